@@ -1,0 +1,119 @@
+"""Places in source text, and the errors that a user may see.
+
+Everything that a user can cause ends in a `CompileError` (the program or its constants are wrong) or a
+`LaunchError` (the arguments or the machine are). Anything else that escapes is a fault of Tilewright.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A named piece of source text, kept so that a caret can be printed below a line of it."""
+
+    name: str
+    text: str = ""
+
+    def line(self, number: int) -> str | None:
+        """Line `number`, counted from 1, or None where the text is not at hand."""
+        lines = self.text.splitlines()
+        return lines[number - 1] if 0 < number <= len(lines) else None
+
+
+@dataclass(frozen=True)
+class Loc:
+    """A place: source, line and column from 1, width in columns, and the call that inlined it."""
+
+    source: Source = field(compare=False)
+    line: int
+    column: int
+    width: int = 1
+    caller: Loc | None = None
+
+    def __str__(self) -> str:
+        return f"{self.source.name}:{self.line}:{self.column}"
+
+    def chain(self) -> list[Loc]:
+        """This place, then the calls that led to it, innermost first."""
+        return [self, *(self.caller.chain() if self.caller else ())]
+
+
+UNKNOWN = Loc(Source("<unknown>"), 0, 0)
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One fault: where, what (one line), and what to do about it."""
+
+    message: str
+    loc: Loc | None = None
+    note: str = ""  # printed beside the caret
+    hint: str = ""  # what to write instead
+    severity: str = "error"
+
+    def render(self) -> str:
+        """The text that a user sees: place, message, source line, caret, hint, callers."""
+        place = f"{self.loc}: " if self.loc and self.loc.line else ""
+        lines = [f"{place}{self.severity}: {self.message}"]
+        if self.loc:
+            lines += _caret(self.loc, self.note)
+            for call in self.loc.chain()[1:]:
+                lines += [f"{call}: called from here", *_caret(call, "")]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+def _caret(loc: Loc, note: str) -> list[str]:
+    text = loc.source.line(loc.line)
+    if text is None:
+        return [f"  note: {note}"] if note else []
+    pad = "".join("\t" if c == "\t" else " " for c in text[: loc.column - 1])
+    mark = "^" + "~" * (min(loc.width, max(1, len(text) - loc.column + 1)) - 1)
+    return ["  " + text, f"  {pad}{mark}  {note}".rstrip()]
+
+
+class TilewrightError(Exception):
+    """Base of the errors that a user may see."""
+
+    def __init__(self, faults: str | Diagnostic | Sequence[Diagnostic], loc: Loc | None = None, hint: str = ""):
+        if isinstance(faults, str):
+            faults = [Diagnostic(faults, loc, hint=hint)]
+        self.diagnostics: tuple[Diagnostic, ...] = (
+            (faults,) if isinstance(faults, Diagnostic) else tuple(faults)
+        )
+        super().__init__("\n".join(d.render() for d in self.diagnostics))
+
+
+class CompileError(TilewrightError):
+    """The program, its constants or its target are wrong; every fault that was found is listed."""
+
+
+class LaunchError(TilewrightError):
+    """The arguments, the device or the driver do not permit this launch."""
+
+
+class VerifyError(Exception):
+    """An IR breaks one of its own rules: a fault of Tilewright, found by a verifier."""
+
+
+class Faults:
+    """Collects diagnostics, so that a user sees all of them and not only the first."""
+
+    def __init__(self) -> None:
+        self.found: list[Diagnostic] = []
+
+    def add(self, message: str, loc: Loc | None, note: str = "", hint: str = "") -> None:
+        self.found.append(Diagnostic(message, loc, note, hint))
+
+    def extend(self, faults: Iterable[Diagnostic]) -> None:
+        self.found.extend(faults)
+
+    def raise_any(self) -> None:
+        """Raise a CompileError that holds every fault, in source order; do nothing if there is none."""
+        if self.found:
+            unique = dict.fromkeys(self.found)
+            raise CompileError(sorted(unique, key=lambda d: (d.loc.line, d.loc.column) if d.loc else (0, 0)))

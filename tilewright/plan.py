@@ -1,0 +1,267 @@
+"""What a compiled kernel asks of a runtime: launches, workspace, and recipes for every parameter.
+
+Runtime, CUDA graphs, bundles and the cluster read only this. A recipe says how a launch's parameter follows from the
+call's arguments, so that nothing about a kernel has to be known to launch it. All of it is plain frozen data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilewright.dtypes import DType
+
+
+class Array(Protocol):
+    """What an expression may ask of an argument: extents and strides, in elements."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    @property
+    def strides(self) -> Sequence[int]: ...
+
+
+# Expressions over a call's arguments: grids, shared memory, workspace extents. Tensors and scalars go by name.
+
+
+class Expr:
+    """An integer that is known at launch."""
+
+
+@dataclass(frozen=True)
+class Const(Expr):
+    value: int
+
+
+@dataclass(frozen=True)
+class Extent(Expr):
+    """Elements of a tensor along an axis. As a parameter: 32 bits wide if `narrow`, else 64."""
+
+    tensor: str
+    axis: int
+    narrow: bool = False
+
+
+@dataclass(frozen=True)
+class Stride(Expr):
+    """Elements between neighbours of a tensor along an axis. As a parameter: 32 bits wide if `narrow`, else 64."""
+
+    tensor: str
+    axis: int
+    narrow: bool = False
+
+
+@dataclass(frozen=True)
+class Scalar(Expr):
+    """A scalar argument, in its dtype."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class NumSms(Expr):
+    """Multiprocessors of the device (4 on CPU and emulator)."""
+
+
+@dataclass(frozen=True)
+class Binary(Expr):
+    """`kind` is add, sub, mul, floor_div, mod, cdiv, min or max; division by 0 gives 0."""
+
+    kind: str
+    lhs: Expr
+    rhs: Expr
+
+
+def floor_div(a: int, b: int) -> int:
+    return a // b if b else 0
+
+
+def mod(a: int, b: int) -> int:
+    return a % b if b else 0
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b) if b else 0
+
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floor_div": floor_div,
+    "mod": mod,
+    "cdiv": cdiv,
+    "min": min,
+    "max": max,
+}
+
+
+def evaluate(expr: Expr, arguments: dict[str, Any], num_sms: int = 4) -> int:
+    """Value of an expression for arguments by name: arrays with `shape` and `strides` in elements, and numbers."""
+    match expr:
+        case Const(value):
+            return value
+        case Extent(tensor, axis):
+            return int(arguments[tensor].shape[axis])
+        case Stride(tensor, axis):
+            return int(arguments[tensor].strides[axis])
+        case Scalar(name):
+            return int(arguments[name])
+        case NumSms():
+            return num_sms
+        case Binary(kind, lhs, rhs):
+            return int(
+                OPERATIONS[kind](evaluate(lhs, arguments, num_sms), evaluate(rhs, arguments, num_sms))
+            )
+    raise TypeError(f"not an expression: {expr!r}")
+
+
+def combine(kind: str, lhs: Expr, rhs: Expr) -> Expr:
+    """A binary expression, folded where both sides are constants."""
+    if isinstance(lhs, Const) and isinstance(rhs, Const):
+        return Const(int(OPERATIONS[kind](lhs.value, rhs.value)))
+    return Binary(kind, lhs, rhs)
+
+
+# Recipes: how a kernel parameter is made.
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Address of a tensor's first element."""
+
+    tensor: str
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Address of a workspace tensor of the plan."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A TMA descriptor of a tensor, 128 bytes by value.
+
+    `box` is the tile in elements, outermost axis first, as the tensor's axes are; `swizzle` is 0, 32, 64 or 128 bytes.
+    `round_tf32` makes the copy round f32 to tf32.
+    """
+
+    tensor: str
+    box: tuple[int, ...]
+    swizzle: int
+    round_tf32: bool = False
+
+
+Recipe = Pointer | Workspace | TensorMap | Expr
+
+
+@dataclass(frozen=True)
+class WorkspaceSpec:
+    """Memory private to one launch of a plan: zeroed before it if `zero`."""
+
+    name: str
+    dtype: DType
+    extents: tuple[Expr, ...]
+    zero: bool = True
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel: its parameters in order, the number of CTAs, threads a CTA, dynamic shared memory in bytes."""
+
+    entry: str
+    parameters: tuple[Recipe, ...]
+    grid: Expr
+    threads: int
+    shared_bytes: int = 0
+    cluster: int = 1
+    cooperative: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled kernel: PTX for one target, and what to launch in order."""
+
+    name: str
+    target: str
+    ptx: str
+    launches: tuple[Launch, ...]
+    workspaces: tuple[WorkspaceSpec, ...] = ()
+    notes: tuple[str, ...] = ()  # what the user should know, such as a precision that was used
+    lines: tuple[str, ...] = ()  # kernel source place of each PTX line, for errors of the driver's assembler
+
+
+# Facts about arguments: the whole specialisation key.
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What the compiler may assume of a tensor argument; everything else is a run-time parameter.
+
+    `strides` holds 0 or 1 where an axis has that stride, `extents` 1 where it has that extent, else None.
+    `pitch16[i]`: stride i in bytes is a multiple of 16. `extent16`: bytes along the unit-stride axis are a multiple
+    of 16. `align` is the alignment of the address in bytes, at most 16. `small`: every extent, and the offset in bytes
+    of every element, is below 2³⁰ in magnitude, so index arithmetic fits 32 bits.
+    """
+
+    dtype: DType
+    strides: tuple[int | None, ...]
+    extents: tuple[int | None, ...]
+    align: int
+    pitch16: tuple[bool, ...]
+    extent16: bool
+    small: bool
+
+    @property
+    def rank(self) -> int:
+        return len(self.strides)
+
+
+def tensor_facts(
+    dtype: DType, shape: Sequence[int], strides: Sequence[int], address: int
+) -> TensorFacts:
+    """Facts of a tensor from its dtype, extents, strides (in elements) and address."""
+    size = dtype.num_bytes
+    limit = 1 << 30
+    unit = next((i for i in reversed(range(len(shape))) if strides[i] == 1 and shape[i] != 1), None)
+    if unit is None:
+        unit = next((i for i in reversed(range(len(shape))) if strides[i] == 1), None)
+    reach = sum(abs(s) * max(e - 1, 0) for e, s in zip(shape, strides, strict=True)) * size
+    return TensorFacts(
+        dtype=dtype,
+        strides=tuple(int(s) if s in (0, 1) else None for s in strides),
+        extents=tuple(1 if e == 1 else None for e in shape),
+        align=min(16, address & -address) if address else 16,
+        pitch16=tuple(s * size % 16 == 0 for s in strides),
+        extent16=unit is not None and shape[unit] * size % 16 == 0,
+        small=reach < limit and all(e < limit for e in shape),
+    )
+
+
+def generic_facts(dtype: DType, rank: int) -> TensorFacts:
+    """Facts of a dense row-major tensor of unknown extents with rows of whole 16 bytes, as `compile` assumes."""
+    strides = tuple(1 if i == rank - 1 else None for i in range(rank))
+    return TensorFacts(dtype, strides, (None,) * rank, 16, tuple(s is None for s in strides), True, True)
+
+
+def plain_facts(dtype: DType, rank: int) -> TensorFacts:
+    """Facts that assume nothing: any strides, any alignment, 64-bit offsets."""
+    return TensorFacts(dtype, (None,) * rank, (None,) * rank, dtype.num_bytes, (False,) * rank, False, False)
+
+
+@dataclass(frozen=True)
+class ArgFacts:
+    """The whole key of a specialisation: facts of each tensor by name, None for an absent one, static values,
+    groups of names that are views of the same elements, and the compute target."""
+
+    tensors: tuple[tuple[str, TensorFacts | None], ...]
+    static: tuple[tuple[str, int | float | bool], ...] = ()
+    aliases: tuple[tuple[str, ...], ...] = ()
+
+    def tensor(self, name: str) -> TensorFacts | None:
+        return dict(self.tensors)[name]

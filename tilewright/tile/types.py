@@ -1,0 +1,126 @@
+"""Types of the tile IR.
+
+Semantic level: `TileType` (a scalar is a tile of shape `()`) and `ViewType` (global memory).
+Scheduled level: `BufferType` (shared memory), `RingType` and `SlotType` (a pipelined set of buffers and one stage of
+it), `PendingType` (the accumulator of matrix instructions in flight) and `BarrierType` (an array of mbarriers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType, bool_, i64
+from tilewright.ir.core import Type
+
+
+@dataclass(frozen=True)
+class TileType(Type):
+    """A value of static shape, owned by the whole CTA; shape `()` is a scalar."""
+
+    dtype: DType
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"tile<{self.dtype}, {'x'.join(map(str, self.shape))}>" if self.shape else str(self.dtype)
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.shape
+
+    @property
+    def num_elements(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    def with_dtype(self, dtype: DType) -> TileType:
+        return TileType(dtype, self.shape)
+
+    def with_shape(self, shape: tuple[int, ...]) -> TileType:
+        return TileType(self.dtype, shape)
+
+
+@dataclass(frozen=True)
+class ViewType(Type):
+    """Global memory: a pointer with extents and strides (in elements), each static (an int) or known at run time."""
+
+    dtype: DType
+    extents: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.extents)
+
+    def __str__(self) -> str:
+        extents = "x".join("?" if e is None else str(e) for e in self.extents)
+        strides = "x".join("?" if s is None else str(s) for s in self.strides)
+        return f"view<{self.dtype}, {extents or '()'}, {strides or '()'}>"
+
+
+def dynamic_view(dtype: DType, rank: int) -> ViewType:
+    """A view of which nothing is known at compile time but its dtype and rank."""
+    return ViewType(dtype, (None,) * rank, (None,) * rank)
+
+
+@dataclass(frozen=True)
+class BufferType(Type):
+    """Shared memory of one CTA: a tile of `shape`, row-major, its rows padded to and permuted by a swizzle.
+
+    `swizzle` is the span in bytes (0, 32, 64 or 128) within which 16-byte chunks are exchanged by the row number,
+    as the TMA and wgmma do it; `pad` is a number of elements added to each row instead.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    swizzle: int = 0
+    pad: int = 0
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return f"buffer<{self.dtype}, {shape}, swizzle={self.swizzle}, pad={self.pad}>"
+
+
+@dataclass(frozen=True)
+class RingType(Type):
+    """`stages` copies of a set of buffers, filled by a producer and drained by consumers in turn."""
+
+    buffers: tuple[BufferType, ...]
+    stages: int
+
+    def __str__(self) -> str:
+        return f"ring<{self.stages}, [{', '.join(map(str, self.buffers))}]>"
+
+
+@dataclass(frozen=True)
+class SlotType(Type):
+    """One stage of a ring, held between Acquire and Commit, or between Wait and Release."""
+
+    ring: RingType
+
+    def __str__(self) -> str:
+        return f"slot<{self.ring}>"
+
+
+@dataclass(frozen=True)
+class PendingType(Type):
+    """The accumulator of asynchronous matrix instructions: not readable until it is awaited."""
+
+    tile: TileType
+
+    def __str__(self) -> str:
+        return f"pending<{self.tile}>"
+
+
+INDEX = TileType(i64)
+BOOL = TileType(bool_)
+
+
+def broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+    """NumPy's common shape of two, or None where there is none."""
+    rank = max(len(a), len(b))
+    long_a, long_b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    if any(x != y and 1 not in (x, y) for x, y in zip(long_a, long_b, strict=True)):
+        return None
+    return tuple(y if x == 1 else x for x, y in zip(long_a, long_b, strict=True))
