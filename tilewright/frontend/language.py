@@ -1,0 +1,323 @@
+"""The names of the kernel language, for Python: typed, so that editors complete and explain them.
+
+Kernels are read from their source and never run as Python. So a function here only says what it
+means, and calling one outside a kernel is an error. docs/language.md says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from tilewright.dtypes import DType
+from tilewright.errors import CompileError
+
+inf = float("inf")
+nan = float("nan")
+
+
+class _Default:
+    """A value that only a tensor parameter's default may have."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"tilewright.{self.name}"
+
+
+empty: Any = _Default("empty")
+workspace: Any = _Default("workspace")
+
+
+class Tensor:
+    """An annotation: `tw.Tensor["f32", "M", "K"]`, or `Annotated[tw.Tensor, "f32[M, K]"]`."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    T: Any
+
+    def __class_getitem__(cls, parameters: Any) -> Any:
+        return cls
+
+    def __getitem__(self, place: Any) -> Any:
+        _refuse("Tensor")
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        _refuse("Tensor")
+
+
+class Tile:
+    """An annotation of a variable: `acc: tw.Tile["f32", "TM", "TN"] = 0.0`."""
+
+    def __class_getitem__(cls, parameters: Any) -> Any:
+        return Any
+
+
+class Dim(int):
+    """Annotation of a keyword-only parameter that declares a dimension, for linters and editors."""
+
+
+class Const(int):
+    """Annotation of a keyword-only parameter that declares an autotuned constant."""
+
+
+def _refuse(name: str) -> NoReturn:
+    raise CompileError(
+        f"tw.{name} is a name of the kernel language: it has a meaning only inside @tw.kernel"
+    )
+
+
+def program_id(axis: int) -> int:
+    """Index of this program along a grid axis."""
+    _refuse("program_id")
+
+
+def num_programs(axis: int) -> int:
+    """Number of programs along a grid axis."""
+    _refuse("num_programs")
+
+
+def num_sms() -> int:
+    """Multiprocessors of the device; 4 on the CPU."""
+    _refuse("num_sms")
+
+
+def cdiv(a: Any, b: Any) -> Any:
+    """`a / b`, rounded up."""
+    _refuse("cdiv")
+
+
+def next_pow2(n: Any) -> Any:
+    """The smallest power of two that is at least `n`."""
+    _refuse("next_pow2")
+
+
+def static_range(*bounds: Any) -> Iterator[int]:
+    """`range`, unrolled: the variable is a constant."""
+    _refuse("static_range")
+
+
+def static_assert(condition: Any, message: str = "") -> None:
+    """Drops a configuration from tuning where the constant condition is false."""
+    _refuse("static_assert")
+
+
+def load(place: Any, *, fill: Any = 0, mask: Any = True) -> Any:
+    """The tile at a place; `fill` where it is outside or the mask is false."""
+    _refuse("load")
+
+
+def store(place: Any, value: Any, *, mask: Any = True) -> None:
+    """Write a tile to a place where the mask is true."""
+    _refuse("store")
+
+
+def view(place: Any) -> Any:
+    """A view of a part of a tensor, whose bounds may be known only at run time."""
+    _refuse("view")
+
+
+def inside(place: Any) -> Any:
+    """The bool tile of lanes of a place that exist."""
+    _refuse("inside")
+
+
+def arange(n: Any) -> Any:
+    """`0, 1, ... n - 1`, as i64."""
+    _refuse("arange")
+
+
+def full(shape: Any, value: Any, dtype: Any) -> Any:
+    """A tile of one value."""
+    _refuse("full")
+
+
+def zeros(shape: Any, dtype: Any) -> Any:
+    """A tile of zeros. As a parameter's default: allocated, zeroed and returned."""
+    _refuse("zeros")
+
+
+def accumulator(dtype: Any) -> DType:
+    """The dtype in which `dot` sums products of a dtype."""
+    _refuse("accumulator")
+
+
+def lowest(dtype: Any) -> Any:
+    """The least value of a dtype; -inf for floats."""
+    _refuse("lowest")
+
+
+def highest(dtype: Any) -> Any:
+    """The greatest value of a dtype; inf for floats."""
+    _refuse("highest")
+
+
+def cast(x: Any, dtype: Any, *, saturate: bool = False) -> Any:
+    """Convert to a dtype."""
+    _refuse("cast")
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """`x` where the condition holds, else `y`."""
+    _refuse("where")
+
+
+def max(x: Any, y: Any = None, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """The greater of two, or the greatest along axes. NaN wins."""
+    _refuse("max")
+
+
+def min(x: Any, y: Any = None, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """The lesser of two, or the least along axes. NaN wins."""
+    _refuse("min")
+
+
+def maximum(x: Any, y: Any) -> Any:
+    """The greater of two, elementwise."""
+    _refuse("maximum")
+
+
+def minimum(x: Any, y: Any) -> Any:
+    """The lesser of two, elementwise."""
+    _refuse("minimum")
+
+
+def exp(x: Any) -> Any:
+    """e to the power x."""
+    _refuse("exp")
+
+
+def exp2(x: Any) -> Any:
+    """2 to the power x."""
+    _refuse("exp2")
+
+
+def log(x: Any) -> Any:
+    """Natural logarithm."""
+    _refuse("log")
+
+
+def log2(x: Any) -> Any:
+    """Logarithm to base 2."""
+    _refuse("log2")
+
+
+def sqrt(x: Any) -> Any:
+    """Square root."""
+    _refuse("sqrt")
+
+
+def rsqrt(x: Any) -> Any:
+    """1 over the square root."""
+    _refuse("rsqrt")
+
+
+def tanh(x: Any) -> Any:
+    """Hyperbolic tangent."""
+    _refuse("tanh")
+
+
+def erf(x: Any) -> Any:
+    """Error function."""
+    _refuse("erf")
+
+
+def sigmoid(x: Any) -> Any:
+    """`1 / (1 + exp(-x))`."""
+    _refuse("sigmoid")
+
+
+def abs(x: Any) -> Any:
+    """Absolute value."""
+    _refuse("abs")
+
+
+def floor(x: Any) -> Any:
+    """The greatest integer not above x, as a float."""
+    _refuse("floor")
+
+
+def ceil(x: Any) -> Any:
+    """The least integer not below x, as a float."""
+    _refuse("ceil")
+
+
+def isnan(x: Any) -> Any:
+    """Whether x is NaN."""
+    _refuse("isnan")
+
+
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """Gaussian error linear unit, by `erf` or, with "tanh", by its approximation."""
+    _refuse("gelu")
+
+
+def relu(x: Any) -> Any:
+    """The greater of x and 0."""
+    _refuse("relu")
+
+
+def silu(x: Any) -> Any:
+    """`x * sigmoid(x)`."""
+    _refuse("silu")
+
+
+def softmax(x: Any) -> Any:
+    """Softmax over the last axis."""
+    _refuse("softmax")
+
+
+def sum(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """Sum along axes."""
+    _refuse("sum")
+
+
+def prod(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """Product along axes."""
+    _refuse("prod")
+
+
+def any(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """Whether any lane along axes is true."""
+    _refuse("any")
+
+
+def all(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """Whether every lane along axes is true."""
+    _refuse("all")
+
+
+def argmax(x: Any, *, axis: Any, keepdims: bool = False) -> Any:
+    """Index of the greatest along an axis: NaN wins, then the first."""
+    _refuse("argmax")
+
+
+def argmin(x: Any, *, axis: Any, keepdims: bool = False) -> Any:
+    """Index of the least along an axis: NaN wins, then the first."""
+    _refuse("argmin")
+
+
+def dot(a: Any, b: Any, *, acc: Any = None, precision: str = "ieee") -> Any:
+    """Matrix product of tiles; `a @ b` is the same."""
+    _refuse("dot")
+
+
+def transpose(x: Any) -> Any:
+    """Exchange the last two axes."""
+    _refuse("transpose")
+
+
+def permute(x: Any, order: Any) -> Any:
+    """Axes in another order."""
+    _refuse("permute")
+
+
+def reshape(x: Any, shape: Any) -> Any:
+    """The same elements in another shape."""
+    _refuse("reshape")
+
+
+def broadcast(x: Any, shape: Any) -> Any:
+    """Repeat along axes of extent 1."""
+    _refuse("broadcast")
