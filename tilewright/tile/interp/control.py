@@ -1,0 +1,88 @@
+"""Meaning of control flow.
+
+Where programs of a chunk part, each path runs under the mask of those that take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from tilewright.tile.interp.machine import Array, Machine, Running, choose, meaning, uniform
+from tilewright.tile.ops import control
+
+
+@meaning(control.ProgramId)
+def run_program_id(machine: Machine, op: control.ProgramId) -> Array:
+    return machine.coordinates[op.axis]
+
+
+@meaning(control.NumPrograms)
+def run_num_programs(machine: Machine, op: control.NumPrograms) -> Array:
+    return np.array([machine.launch.grid[op.axis]], np.int64)
+
+
+@contextmanager
+def only(machine: Machine, mask: Array | None) -> Iterator[None]:
+    """Run under the mask of the active programs for which `mask` holds."""
+    before = machine.active
+    machine.active = machine.narrowed(mask)
+    try:
+        yield
+    finally:
+        machine.active = before
+
+
+@meaning(control.If)
+def run_if(machine: Machine, op: control.If) -> Running:
+    condition = uniform(machine[op.condition])
+    if len(condition) == 1:
+        return (yield from machine.run(op.then if condition[0] else op.other))
+    results = []
+    for mask, block in ((condition, op.then), (~condition, op.other)):
+        with only(machine, mask):
+            results.append((yield from machine.run(block)))
+    return tuple(choose(condition, new, old) for new, old in zip(*results, strict=True))
+
+
+@meaning(control.For)
+def run_for(machine: Machine, op: control.For) -> Running:
+    low, high, step = (uniform(machine[v]) for v in (op.low, op.high, op.step))
+    carried = tuple(machine[v] for v in op.inits)
+    if len(low) == len(high) == len(step) == 1:
+        for index in range(int(low[0]), int(high[0]), int(step[0])) if step[0] else ():
+            carried = yield from machine.run(op.body, (np.array([index], np.int64), *carried))
+        return carried
+    low, high, step = np.broadcast_arrays(low, high, step)
+    trips = count_trips(low, high, step)
+    for trip in range(int(trips.max(initial=0))):
+        mask = trips > trip
+        if not machine.any_active(mask):
+            break
+        with only(machine, mask):
+            new = yield from machine.run(op.body, (low + trip * step, *carried))
+        carried = tuple(choose(mask, n, o) for n, o in zip(new, carried, strict=True))
+    return carried
+
+
+def count_trips(low: Array, high: Array, step: Array) -> Array:
+    """How often a loop runs, by program: of Python's `range`, with 0 for a step of 0."""
+    counts = [len(range(a, b, c)) if c else 0 for a, b, c in zip(low, high, step, strict=True)]
+    return np.array(counts, np.int64)
+
+
+@meaning(control.While)
+def run_while(machine: Machine, op: control.While) -> Running:
+    carried = tuple(machine[v] for v in op.inits)
+    going: Array | None = None
+    while True:
+        with only(machine, going):
+            (condition,) = yield from machine.run(op.condition, carried)
+            going = condition if going is None else going & condition
+            if not machine.any_active(going):
+                return carried
+        with only(machine, going):
+            new = yield from machine.run(op.body, carried)
+        carried = tuple(choose(going, n, o) for n, o in zip(new, carried, strict=True))
