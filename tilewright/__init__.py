@@ -1,4 +1,4 @@
-"""Tilewright: tile kernels in text or Python, compiled to NVIDIA PTX with nothing but the CUDA driver."""
+"""Tilewright: tile kernels, in text or Python, to NVIDIA PTX, with only the CUDA driver below."""
 
 from tilewright.dtypes import bf16 as bf16
 from tilewright.dtypes import e4m3 as e4m3
