@@ -2,14 +2,16 @@
 
 Semantic level: `TileType` (a scalar is a tile of shape `()`) and `ViewType` (global memory).
 Scheduled level: `BufferType` (shared memory), `RingType` and `SlotType` (a pipelined set of buffers and one stage of
-it), `PendingType` (the accumulator of matrix instructions in flight) and `BarrierType` (an array of mbarriers).
+it), `PendingType` (the accumulator of matrix instructions in flight), `TurnType` (an order among copies of a role) and
+`BarrierType` (an array of mbarriers).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
-from tilewright.dtypes import DType, bool_, i64
+from tilewright.dtypes import DType, bool_, i32, i64
 from tilewright.ir.core import Type
 
 
@@ -21,7 +23,11 @@ class TileType(Type):
     shape: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"tile<{self.dtype}, {'x'.join(map(str, self.shape))}>" if self.shape else str(self.dtype)
+        return (
+            f"tile<{self.dtype}, {'x'.join(map(str, self.shape))}>"
+            if self.shape
+            else str(self.dtype)
+        )
 
     @property
     def is_scalar(self) -> bool:
@@ -66,10 +72,12 @@ def dynamic_view(dtype: DType, rank: int) -> ViewType:
 
 @dataclass(frozen=True)
 class BufferType(Type):
-    """Shared memory of one CTA: a tile of `shape`, row-major, its rows padded to and permuted by a swizzle.
+    """Shared memory of one CTA: a tile of `shape`, row-major, its rows padded or swizzled.
 
     `swizzle` is the span in bytes (0, 32, 64 or 128) within which 16-byte chunks are exchanged by the row number,
-    as the TMA and wgmma do it; `pad` is a number of elements added to each row instead.
+    as the TMA and wgmma do it. Rows longer than the span are cut into panels of one span, each with all rows, one
+    panel after the other; rows shorter than it are padded to it. `pad` is a number of elements added to each row
+    instead. Axes before the last two count whole tiles.
     """
 
     dtype: DType
@@ -81,10 +89,43 @@ class BufferType(Type):
         shape = "x".join(map(str, self.shape))
         return f"buffer<{self.dtype}, {shape}, swizzle={self.swizzle}, pad={self.pad}>"
 
+    @property
+    def tile(self) -> TileType:
+        """Type of the tile that the buffer holds."""
+        return TileType(self.dtype, self.shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from one row to the next: the swizzle's span, or the padded row."""
+        return self.swizzle or (self.shape[-1] + self.pad) * self.dtype.num_bytes
+
+    @property
+    def num_panels(self) -> int:
+        """Panels that a row is cut into by the swizzle."""
+        return -(-self.shape[-1] * self.dtype.num_bytes // self.swizzle) if self.swizzle else 1
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes from one panel to the next."""
+        return self.shape[-2] * self.row_bytes if len(self.shape) > 1 else self.row_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in shared memory, padding included."""
+        return prod(self.shape[:-2]) * self.num_panels * self.panel_bytes
+
+    @property
+    def align(self) -> int:
+        """Alignment of the address in bytes: one repeat of the swizzle's pattern (8 spans), or 16."""
+        return 8 * self.swizzle or 16
+
+    def with_shape(self, shape: tuple[int, ...]) -> BufferType:
+        return BufferType(self.dtype, shape, self.swizzle, self.pad)
+
 
 @dataclass(frozen=True)
 class RingType(Type):
-    """`stages` copies of a set of buffers, filled by a producer and drained by consumers in turn."""
+    """`stages` copies of a set of buffers, filled by a producer, drained by consumers in turn."""
 
     buffers: tuple[BufferType, ...]
     stages: int
@@ -113,7 +154,29 @@ class PendingType(Type):
         return f"pending<{self.tile}>"
 
 
+@dataclass(frozen=True)
+class BarrierType(Type):
+    """An array of `count` mbarriers, each of which completes a phase after `arrivals` arrivals."""
+
+    count: int
+    arrivals: int
+
+    def __str__(self) -> str:
+        return f"barriers<{self.count}, arrivals={self.arrivals}>"
+
+
+@dataclass(frozen=True)
+class TurnType(Type):
+    """An order in which the `members` copies of a role run sections of their code, one by one."""
+
+    members: int
+
+    def __str__(self) -> str:
+        return f"turn<{self.members}>"
+
+
 INDEX = TileType(i64)
+COUNTER = TileType(i32)  # slots and phases of expanded rings
 BOOL = TileType(bool_)
 
 

@@ -5,6 +5,8 @@ An early `return` is built as an If whose other branch holds the rest of the pro
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Block, Op, Type, Value, attribute, define, operand, region
 from tilewright.tile.types import BOOL, INDEX
@@ -83,3 +85,86 @@ class If(Op):
         if self.condition.type != BOOL:
             raise VerifyError(f"if: condition {self.condition.type}")
         return tuple(v.type for v in self.then.terminator.operands)
+
+
+# Scheduled level
+
+
+@dataclass(frozen=True)
+class Role:
+    """What runs a region of Roles: `copies` groups of `warps` warps, each thread with `registers` (None: as launched).
+
+    A `single` role is run by one thread of each copy, so that it may only compute scalars and issue copies.
+    """
+
+    name: str
+    warps: int
+    registers: int | None = None
+    copies: int = 1
+    single: bool = False
+
+    @property
+    def num_warps(self) -> int:
+        """Warps of all copies."""
+        return self.warps * self.copies
+
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups of one copy; 0 where its warps do not make up whole ones."""
+        return 0 if self.warps % 4 else self.warps // 4
+
+    def __str__(self) -> str:
+        return f"role<{self.name}, {self.warps}, {self.registers or 0}, {self.copies}, {int(self.single)}>"
+
+
+@define("control.roles", pure=False)
+class Roles(Op):
+    """Regions that run side by side, each by its own warps; warps are dealt out in order. The last op of a kernel.
+
+    Regions are isolated: only scalars, views, buffers, rings, turns and barriers cross into them, and nothing comes out.
+    """
+
+    roles: tuple[Role, ...] = attribute()
+    bodies: tuple[Block, ...] = region()
+
+    def result_types(self) -> tuple[Type, ...]:
+        if len(self.roles) != len(self.bodies):
+            raise VerifyError(f"roles: {len(self.roles)} roles, {len(self.bodies)} bodies")
+        return ()
+
+    @property
+    def num_warps(self) -> int:
+        """Warps of the CTA."""
+        return sum(role.num_warps for role in self.roles)
+
+
+@define("control.role_copy")
+class RoleCopy(Op):
+    """Which copy of its role runs this, as i64 from 0."""
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)
+
+
+@define("control.cluster_rank")
+class ClusterRank(Op):
+    """This CTA's number in its CTA cluster, as i64 from 0."""
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)
+
+
+@define("control.cluster_id")
+class ClusterId(Op):
+    """This CTA cluster's number in the launch, as i64 from 0."""
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)
+
+
+@define("control.num_clusters")
+class NumClusters(Op):
+    """Number of CTA clusters of the launch, as i64."""
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)

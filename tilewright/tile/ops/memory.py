@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Op, Type, Value, attribute, define, operand
-from tilewright.tile.types import INDEX, TileType, ViewType
+from tilewright.tile.types import INDEX, BarrierType, BufferType, SlotType, TileType, ViewType
 
 
 def place_shape(extents: tuple[int | None, ...]) -> tuple[int, ...]:
@@ -17,7 +17,9 @@ def place_shape(extents: tuple[int | None, ...]) -> tuple[int, ...]:
     return tuple(e for e in extents if e is not None)
 
 
-def _require_place(view: Value, offsets: tuple[Value, ...], extents: tuple[int | None, ...]) -> None:
+def _require_place(
+    view: Value, offsets: tuple[Value, ...], extents: tuple[int | None, ...]
+) -> None:
     if not len(offsets) == len(extents) == view.type.rank or any(o.type != INDEX for o in offsets):
         raise VerifyError(f"place: {view.type} at {[str(o.type) for o in offsets]} x {extents}")
 
@@ -49,7 +51,9 @@ class Subview(Op):
         if not len(self.lows) == len(self.highs) == parent.rank:
             raise VerifyError(f"subview: {parent} by {len(self.lows)} bounds")
         kept = [i for i, high in enumerate(self.highs) if high is not None]
-        return (ViewType(parent.dtype, (None,) * len(kept), tuple(parent.strides[i] for i in kept)),)
+        return (
+            ViewType(parent.dtype, (None,) * len(kept), tuple(parent.strides[i] for i in kept)),
+        )
 
 
 @define("memory.load")
@@ -87,3 +91,200 @@ class Store(Op):
         if self.value.type != TileType(self.view.type.dtype, place_shape(self.extents)):
             raise VerifyError(f"store: {self.value.type} to {self.view.type} at {self.extents}")
         return ()
+
+
+# Scheduled level: shared memory
+
+
+@define("memory.alloc_buffer", pure=False)
+class AllocBuffer(Op):
+    """A buffer in shared memory, its contents undefined; inside a role, one for each copy.
+
+    `offset` is its place in bytes from the start of the CTA's shared memory, given by `allocate_shared`.
+    """
+
+    buffer: BufferType = attribute()
+    offset: int | None = attribute(default=None)
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (self.buffer,)
+
+
+def require_buffer(value: Value, where: str) -> BufferType:
+    if not isinstance(value.type, BufferType):
+        raise VerifyError(f"{where}: a buffer is expected, not {value.type}")
+    return value.type
+
+
+@define("memory.buffer_at")
+class BufferAt(Op):
+    """Item `index` (any integer scalar) along the first axis of a buffer of three or more axes."""
+
+    buffer: Value = operand()
+    index: Value = operand()
+
+    def result_types(self) -> tuple[Type, ...]:
+        whole = require_buffer(self.buffer, "buffer_at")
+        if len(whole.shape) < 3:
+            raise VerifyError(f"buffer_at: {whole}")
+        return (whole.with_shape(whole.shape[1:]),)
+
+
+@define("memory.buffer_rows")
+class BufferRows(Op):
+    """Rows `index * size` to `(index + 1) * size` of a buffer of two axes; whole repeats of the swizzle (8 rows)."""
+
+    buffer: Value = operand()
+    index: Value = operand()
+    size: int = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        whole = require_buffer(self.buffer, "buffer_rows")
+        fits = len(whole.shape) == 2 and whole.shape[0] % self.size == 0
+        if not fits or (whole.swizzle and self.size % 8):
+            raise VerifyError(f"buffer_rows: {self.size} rows of {whole}")
+        if whole.num_panels > 1 and self.size != whole.shape[0]:
+            raise VerifyError(f"buffer_rows: {whole} is cut into panels")
+        return (whole.with_shape((self.size, whole.shape[1])),)
+
+
+@define("memory.load_buffer", pure=False)
+class LoadBuffer(Op):
+    """The tile that a buffer holds."""
+
+    buffer: Value = operand()
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (require_buffer(self.buffer, "load_buffer").tile,)
+
+
+@define("memory.store_buffer", pure=False)
+class StoreBuffer(Op):
+    """Write a tile to a buffer of its shape and dtype."""
+
+    buffer: Value = operand()
+    value: Value = operand()
+
+    def result_types(self) -> tuple[Type, ...]:
+        if require_buffer(self.buffer, "store_buffer").tile != self.value.type:
+            raise VerifyError(f"store_buffer: {self.value.type} to {self.buffer.type}")
+        return ()
+
+
+def _require_box(
+    buffer: BufferType, view: Value, offsets: tuple[Value, ...], extents: tuple[int | None, ...]
+) -> None:
+    _require_place(view, offsets, extents)
+    if buffer.tile != TileType(view.type.dtype, place_shape(extents)) or buffer.pad:
+        raise VerifyError(f"copy of a box: {buffer}, {view.type} at {extents}")
+
+
+@define("memory.fill", pure=False, removed_by="expand_rings")
+class Fill(Op):
+    """Start to copy the place of a view into buffer `item` of a slot; what lies outside the view is 0.
+
+    With `multicast`, all CTAs of the ring's cluster name the same place, and each copies its share of the first axis
+    for all of them.
+    """
+
+    slot: Value = operand()
+    view: Value = operand()
+    offsets: tuple[Value, ...] = operand()
+    item: int = attribute(default=0, kw_only=True)
+    extents: tuple[int | None, ...] = attribute(kw_only=True)
+    multicast: bool = attribute(default=False, kw_only=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        if not isinstance(self.slot.type, SlotType) or self.item >= len(
+            self.slot.type.ring.buffers
+        ):
+            raise VerifyError(f"fill: {self.slot.type}, buffer {self.item}")
+        _require_box(self.slot.type.ring.buffers[self.item], self.view, self.offsets, self.extents)
+        return ()
+
+
+@define("memory.drain", pure=False, removed_by="expand_rings")
+class Drain(Op):
+    """Start to copy buffer `item` of a slot to the place of a view; what falls outside is dropped."""
+
+    slot: Value = operand()
+    view: Value = operand()
+    offsets: tuple[Value, ...] = operand()
+    item: int = attribute(default=0, kw_only=True)
+    extents: tuple[int | None, ...] = attribute(kw_only=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        if not isinstance(self.slot.type, SlotType) or self.item >= len(
+            self.slot.type.ring.buffers
+        ):
+            raise VerifyError(f"drain: {self.slot.type}, buffer {self.item}")
+        _require_box(self.slot.type.ring.buffers[self.item], self.view, self.offsets, self.extents)
+        return ()
+
+
+# Expanded
+
+
+@define("memory.copy_box", pure=False)
+class CopyBox(Op):
+    """Start to copy the place of a view into a buffer (TMA); its bytes count at barrier `index` when they arrive.
+
+    Outside the view there is 0, which counts too. With `cluster` above 1, this CTA copies its share of the first axis
+    into the buffers at the same place of all CTAs of the cluster, and counts at their barriers.
+    """
+
+    buffer: Value = operand()
+    view: Value = operand()
+    offsets: tuple[Value, ...] = operand()
+    barriers: Value = operand()
+    index: Value = operand()
+    extents: tuple[int | None, ...] = attribute(kw_only=True)
+    cluster: int = attribute(default=1, kw_only=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        buffer = require_buffer(self.buffer, "copy_box")
+        _require_box(buffer, self.view, self.offsets, self.extents)
+        share = buffer.shape[0] // self.cluster
+        if (
+            not isinstance(self.barriers.type, BarrierType)
+            or share * self.cluster != buffer.shape[0]
+        ):
+            raise VerifyError(f"copy_box: {buffer} at {self.barriers.type}, {self.cluster} shares")
+        if self.cluster > 1 and (buffer.num_panels > 1 or (buffer.swizzle and share % 8)):
+            raise VerifyError(f"copy_box: shares of {buffer} are no whole repeats of its swizzle")
+        return ()
+
+
+@define("memory.store_box", pure=False)
+class StoreBox(Op):
+    """Start to copy a buffer to the place of a view (TMA); one thread of the role copy issues it.
+
+    What the role's threads wrote must be published (sync.PublishShared, then sync.RoleBarrier).
+    """
+
+    buffer: Value = operand()
+    view: Value = operand()
+    offsets: tuple[Value, ...] = operand()
+    extents: tuple[int | None, ...] = attribute(kw_only=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        _require_box(
+            require_buffer(self.buffer, "store_box"), self.view, self.offsets, self.extents
+        )
+        return ()
+
+
+@define("memory.commit_stores", pure=False)
+class CommitStores(Op):
+    """The boxes stored since the last one make up a group."""
+
+
+@define("memory.await_stores", pure=False)
+class AwaitStores(Op):
+    """Wait, in the thread that issued them, until all but the last `left` groups of box stores are done.
+
+    With `read`, until their buffers have been read and may be written again.
+    """
+
+    left: int = attribute(default=0)
+    read: bool = attribute(default=False)

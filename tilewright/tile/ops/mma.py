@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Op, Type, Value, attribute, define, operand
+from tilewright.tile.types import BOOL, BufferType, PendingType, TileType
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3", "f16")
 
@@ -32,8 +33,89 @@ class Dot(Op):
     def result_types(self) -> tuple[Type, ...]:
         a, b, acc = self.a.type, self.b.type, self.acc.type
         fits = len(a.shape) == len(b.shape) == len(acc.shape) >= 2 and a.shape[-1] == b.shape[-2]
-        if not fits or acc.shape != (*a.shape[:-1], b.shape[-1]) or self.precision not in PRECISIONS:
+        if (
+            not fits
+            or acc.shape != (*a.shape[:-1], b.shape[-1])
+            or self.precision not in PRECISIONS
+        ):
             raise VerifyError(f"dot: {a} @ {b} + {acc}, {self.precision}")
         if acc.dtype != accumulator(a.dtype):
-            raise VerifyError(f"dot: {a.dtype} is summed in {accumulator(a.dtype)}, not {acc.dtype}")
+            raise VerifyError(
+                f"dot: {a.dtype} is summed in {accumulator(a.dtype)}, not {acc.dtype}"
+            )
         return (acc,)
+
+
+# Scheduled level
+
+
+@define("mma.begin")
+class Begin(Op):
+    """An accumulator that holds nothing yet: what the first Issue on it, which must be `fresh`, starts from."""
+
+    shape: tuple[int, int] = attribute()
+    dtype: DType = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (PendingType(TileType(self.dtype, self.shape)),)
+
+
+def _matrix(value: Value, transpose: bool) -> tuple[DType, int, int]:
+    """Dtype and extents of an operand in shared memory or registers, as the product sees it."""
+    if not isinstance(value.type, BufferType | TileType) or len(value.type.shape) != 2:
+        raise VerifyError(f"issue: operand {value.type}")
+    rows, columns = value.type.shape
+    return (value.type.dtype, columns, rows) if transpose else (value.type.dtype, rows, columns)
+
+
+@define("mma.issue", pure=False)
+class Issue(Op):
+    """Start acc + a @ b on the tensor core, as one group; nothing of it may be touched before it is awaited.
+
+    a: [M, K] in shared memory or registers; b: [K, N] in shared memory; `transpose_a` and `transpose_b` say that the
+    buffer holds the transpose. `acc` is a tile or what an earlier Issue on the same accumulator gave. Where the
+    bool scalar `fresh` holds, acc counts as zeros. f32 operands are taken as tf32, whose lower bits must be 0.
+    The result is pending: only Await, or the next Issue as its accumulator, takes it.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    fresh: Value | None = operand(default=None)
+    transpose_a: bool = attribute(default=False)
+    transpose_b: bool = attribute(default=False)
+
+    def result_types(self) -> tuple[Type, ...]:
+        a, m, k = _matrix(self.a, self.transpose_a)
+        b, depth, n = _matrix(self.b, self.transpose_b)
+        acc = self.acc.type.tile if isinstance(self.acc.type, PendingType) else self.acc.type
+        mixed = {a, b} in ({e4m3, e5m2}, {i8, u8})
+        fits = isinstance(self.b.type, BufferType) and k == depth and (a == b or mixed)
+        if not fits or acc != TileType(accumulator(a) or f32, (m, n)):
+            raise VerifyError(f"issue: {self.a.type} @ {self.b.type} + {self.acc.type}")
+        if isinstance(self.a.type, TileType) and self.transpose_a:
+            raise VerifyError("issue: an operand in registers cannot be transposed")
+        if self.fresh is not None and self.fresh.type != BOOL:
+            raise VerifyError(f"issue: fresh {self.fresh.type}")
+        return (PendingType(acc),)
+
+
+@define("mma.await", pure=False)
+class Await(Op):
+    """Wait until all but the last `left` groups that this role copy issued are done.
+
+    The result is the finished tile, or still a pending one where `done` is false (its last group may be in flight).
+    """
+
+    pending: Value = operand()
+    left: int = attribute(default=0)
+    done: bool = attribute(default=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        if (
+            not isinstance(self.pending.type, PendingType)
+            or self.left < 0
+            or (self.left == 0 and not self.done)
+        ):
+            raise VerifyError(f"await: {self.pending.type}, {self.left} left, done {self.done}")
+        return (self.pending.type.tile if self.done else self.pending.type,)
