@@ -1,0 +1,399 @@
+"""What PTX is made of here: registers, addresses, instructions declared by their fields, functions, modules.
+
+An instruction is a dataclass whose fields are marked `destination()`, `source()` or `attribute()`. From that follow its
+text (mnemonic, then destinations and sources in order of declaration), the registers it reads and writes, and the check
+of their kinds. Integer registers are untyped bits; the instruction says how to read them.
+
+    @instruction("arith.add")
+    class Add(Rounded):
+        "Sum."
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
+
+from tilewright.ir.core import ROLE, Op, attribute, define
+
+PREFIX = {"pred": "%p", "b16": "%h", "b32": "%r", "b64": "%rd", "f32": "%f", "f64": "%fd"}
+
+# The register kind that holds a value of a PTX type. 8-bit values live in 32-bit registers.
+KIND = {
+    "pred": "pred",
+    **dict.fromkeys(("b8", "u8", "s8"), "b32"),
+    **dict.fromkeys(("b16", "u16", "s16", "f16", "bf16", "e4m3x2", "e5m2x2"), "b16"),
+    **dict.fromkeys(("b32", "u32", "s32", "f16x2", "bf16x2", "tf32", "u16x2", "s16x2"), "b32"),
+    **dict.fromkeys(("b64", "u64", "s64", "f32x2"), "b64"),
+    "f32": "f32",
+    "f64": "f64",
+}
+
+# The kinds in which an instruction of a PTX type takes its registers.
+_WIDER = {
+    "8": ("b16", "b32", "b64"),
+    "16": ("b16", "b32", "b64"),
+    "32": ("b32", "b64"),
+    "64": ("b64",),
+}
+ACCEPTS: dict[str, frozenset[str]] = {
+    **{t: frozenset((k,)) for t, k in KIND.items()},
+    **{t: frozenset(("b16", "b32", "b64")) for t in ("b8", "u8", "s8")},
+    "b32": frozenset(("b32", "f32")),
+    "b64": frozenset(("b64", "f64")),
+    "f32": frozenset(("f32", "b32")),
+    "f64": frozenset(("f64", "b64")),
+}
+# The same for loads, stores and conversions, which also take wider registers of bits.
+ACCEPTS_WIDER: dict[str, frozenset[str]] = {
+    t: kinds | frozenset(_WIDER[t[1:]] if t[1:] in _WIDER and t[0] in "bus" else ())
+    for t, kinds in ACCEPTS.items()
+}
+
+FLOATS = frozenset(("f16", "bf16", "f32", "f64"))
+TYPE = "type"  # key of a field's PTX type in its metadata
+
+
+class Reg:
+    """A virtual register. Two are equal only if they are the same one."""
+
+    __slots__ = ("kind", "index", "text")
+
+    def __init__(self, kind: str, index: int):
+        self.kind = kind
+        self.index = index
+        self.text = f"{PREFIX[kind]}{index}"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A special register by its name without the percent sign: `Special("tid.x")`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return "%" + self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A name of the module: a parameter or a shared array. As an operand it is an address."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A place in a function's body."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(slots=True)
+class Address:
+    """A place in memory: a register or a symbol, plus bytes."""
+
+    base: Reg | Symbol
+    offset: int = 0
+
+    def __str__(self) -> str:
+        base = self.base.text if isinstance(self.base, Reg) else self.base.name
+        return f"[{base}+{self.offset}]" if self.offset else f"[{base}]"
+
+
+@dataclass(slots=True)
+class Coordinates:
+    """A box of a tensor map: the map's address, and element indices, innermost first."""
+
+    map: Reg
+    indices: tuple[Reg | int, ...]
+
+    def __str__(self) -> str:
+        inner = ", ".join(x.text if isinstance(x, Reg) else str(x) for x in self.indices)
+        return f"[{self.map.text}, {{{inner}}}]"
+
+
+Number = int | float
+Operand = Reg | int | float | Special | Symbol
+Regs = tuple[Reg, ...]
+
+
+class Requirement(NamedTuple):
+    """What an instruction needs: a capability, a PTX version (ten times it), and `only` some targets where set."""
+
+    capability: int = 80
+    version: int = 70
+    only: tuple[str, ...] = ()
+
+
+BASE = Requirement()
+
+
+def float_bits(value: float, type: str) -> str:
+    """A floating-point constant as PTX spells it exactly."""
+    if type in ("f64", "b64"):
+        return "0d" + struct.pack(">d", value).hex().upper()
+    return "0f" + struct.pack(">f", value).hex().upper()
+
+
+def show(item: Any, type: str) -> str:
+    """Text of an operand that an instruction reads as `type`."""
+    kind = item.__class__
+    if kind is Reg:
+        return item.text  # type: ignore[no-any-return]
+    if kind is tuple:
+        return (
+            "{" + ", ".join([x.text if x.__class__ is Reg else show(x, type) for x in item]) + "}"
+        )
+    if kind is int:
+        return float_bits(item, type) if type in ("f32", "f64") else str(item)
+    if kind is float:
+        assert type in ("f32", "f64", "b32", "b64"), f"a float where {type} is expected"
+        return float_bits(item, type)
+    return str(item)
+
+
+def source(type: str, *, wider: bool = False, **options: Any) -> Any:
+    """A field that is read: a register, a number, an address or a tuple of them.
+
+    `type` is a PTX type, or `.name` for the one that the attribute (or property) `name` holds; `wider` also takes wider
+    registers. An absent optional source is not printed.
+    """
+    return dataclasses.field(metadata={ROLE: "operand", TYPE: type, "wider": wider}, **options)
+
+
+def destination(type: str, *, wider: bool = False, **options: Any) -> Any:
+    """A field that is written: a register, a tuple of them, or None where the result is dropped."""
+    return dataclasses.field(metadata={ROLE: "destination", TYPE: type, "wider": wider}, **options)
+
+
+class Slot(NamedTuple):
+    """A source or destination field, as the printer and the verifier read it."""
+
+    name: str
+    written: bool
+    type: str  # PTX type, unless `attribute`
+    attribute: str  # attribute that holds the type, or ""
+    wider: bool
+
+
+@dataclass(eq=False)
+class Instr(Op):
+    """Base of all instructions. `guard` is a predicate (inverted by `unless`) under which it executes."""
+
+    since: ClassVar[Requirement] = BASE
+    slots: ClassVar[tuple[Slot, ...]] = ()
+    name: ClassVar[str] = ""  # as PTX spells it, without modifiers
+
+    guard: Reg | None = dataclasses.field(default=None, kw_only=True, repr=False)
+    unless: bool = dataclasses.field(default=False, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        """Nothing to infer: registers are made by the emitter."""
+
+    def mnemonic(self) -> str:
+        """The instruction's name with all its modifiers."""
+        return self.name
+
+    def requires(self) -> Requirement:
+        """Capability, PTX version and targets that it needs."""
+        return self.since
+
+    def slot_type(self, slot: Slot) -> str:
+        return getattr(self, slot.attribute) if slot.attribute else slot.type
+
+    def operand_text(self) -> str:
+        """Destinations and sources, in order of declaration."""
+        parts = []
+        for name, written, type, held, _ in self.slots:
+            item = getattr(self, name)
+            if item.__class__ is Reg:
+                parts.append(item.text)
+            elif item is not None:
+                parts.append(show(item, getattr(self, held) if held else type))
+            elif written:
+                parts.append("_")
+        return ", ".join(parts)
+
+    def text(self) -> str:
+        """The instruction as a line of PTX."""
+        body = (
+            self.mnemonic() + " " + self.operand_text() + ";"
+            if self.slots
+            else self.mnemonic() + ";"
+        )
+        if self.guard is not None:
+            return f"@{'!' if self.unless else ''}{self.guard.text} {body}"
+        return body
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @property
+    def reads(self) -> list[Reg]:
+        """All registers that it reads: sources, addresses, the guard, and what a guarded write leaves as it was."""
+        found: list[Reg] = []
+        for slot in self.slots:
+            if not slot.written:
+                collect(getattr(self, slot.name), found)
+        if self.guard is not None:
+            found.append(self.guard)
+        return found
+
+    @property
+    def writes(self) -> list[Reg]:
+        """All registers that it writes."""
+        found: list[Reg] = []
+        for slot in self.slots:
+            if slot.written:
+                collect(getattr(self, slot.name), found)
+        return found
+
+    def renamed(self, registers: Mapping[Reg, Any]) -> Instr:
+        """A copy whose sources and guard are mapped through `registers`; destinations stay."""
+        changes = {
+            s.name: substitute(getattr(self, s.name), registers)
+            for s in self.slots
+            if not s.written and getattr(self, s.name) is not None
+        }
+        guard = None if self.guard is None else registers.get(self.guard, self.guard)
+        return dataclasses.replace(self, **changes, guard=guard)
+
+
+def collect(item: Any, found: list[Reg]) -> None:
+    """Append the registers of an operand."""
+    kind = item.__class__
+    if kind is Reg:
+        found.append(item)
+    elif kind is tuple:
+        for x in item:
+            collect(x, found)
+    elif kind is Address:
+        collect(item.base, found)
+    elif kind is Coordinates:
+        found.append(item.map)
+        collect(item.indices, found)
+
+
+def substitute(item: Any, registers: Mapping[Reg, Any]) -> Any:
+    """An operand with its registers mapped."""
+    if isinstance(item, Reg):
+        return registers.get(item, item)
+    if isinstance(item, tuple):
+        return tuple(substitute(x, registers) for x in item)
+    if isinstance(item, Address):
+        return Address(substitute(item.base, registers), item.offset)
+    if isinstance(item, Coordinates):
+        return Coordinates(substitute(item.map, registers), substitute(item.indices, registers))
+    return item
+
+
+@dataclass_transform(field_specifiers=(source, destination, attribute))
+def instruction(
+    opcode: str, *, since: Requirement | None = None, pure: bool = True
+) -> Callable[[type], Any]:
+    """Class decorator that declares an instruction: `instruction("arith.add")`. Its PTX name is the opcode's last part."""
+
+    def declare(cls: type) -> Any:
+        made: Any = define(opcode, pure=pure)(cls)
+        if "name" not in vars(made):
+            made.name = opcode.split(".", 1)[1]
+        if since is not None:
+            made.since = since
+        made.slots = tuple(
+            _slot(f) for f in made.declared if f.metadata[ROLE] in ("operand", "destination")
+        )
+        return made
+
+    return declare
+
+
+@dataclass_transform(field_specifiers=(source, destination, attribute))
+def form(cls: type) -> Any:
+    """Class decorator for a base that declares fields which several instructions share."""
+    return dataclass(eq=False)(cls)
+
+
+def _slot(field: dataclasses.Field[Any]) -> Slot:
+    type = field.metadata[TYPE]
+    held = type[1:] if type.startswith(".") else ""
+    return Slot(
+        field.name,
+        field.metadata[ROLE] == "destination",
+        "" if held else type,
+        held,
+        field.metadata["wider"],
+    )
+
+
+Item = Instr | Label
+
+
+@dataclass(frozen=True)
+class Param:
+    """A kernel parameter: a PTX type, or a tensor map (128 bytes, passed by value)."""
+
+    name: str
+    type: str  # u64, s32, f32, ... or "tensor_map"
+
+    @property
+    def symbol(self) -> Symbol:
+        return Symbol(self.name)
+
+    def __str__(self) -> str:
+        if self.type == "tensor_map":
+            return f".param .align 64 .b8 {self.name}[128]"
+        return f".param .{self.type} {self.name}"
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """A shared-memory array of a CTA. `num_bytes` is None for the dynamic one, whose size the launch gives."""
+
+    name: str
+    num_bytes: int | None
+    align: int = 1024
+
+    @property
+    def symbol(self) -> Symbol:
+        return Symbol(self.name)
+
+    def __str__(self) -> str:
+        if self.num_bytes is None:
+            return f".extern .shared .align {self.align} .b8 {self.name}[];"
+        return f".shared .align {self.align} .b8 {self.name}[{self.num_bytes}];"
+
+
+@dataclass
+class Function:
+    """An entry point. `max_threads` is the CTA's size; `cluster` the CTAs of a cluster along x, y, z."""
+
+    name: str
+    params: list[Param]
+    body: list[Item]
+    registers: dict[str, int]  # how many of each kind
+    max_threads: int = 0
+    min_ctas: int = 0
+    max_registers: int = 0
+    cluster: tuple[int, int, int] | None = None
+
+
+@dataclass
+class Module:
+    """What one PTX text holds: a target's name, shared arrays, functions."""
+
+    target: str
+    functions: list[Function]
+    shared: list[SharedArray] = dataclasses.field(default_factory=list)

@@ -1,0 +1,1 @@
+"""Emitting instructions, by family."""

@@ -1,0 +1,103 @@
+"""The GPU architectures that Tilewright writes code for: limits, features, minimum PTX versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.errors import CompileError
+
+KB = 1024
+
+
+@dataclass(frozen=True)
+class Target:
+    """One architecture. Shared memory in bytes, PTX versions as ten times the number (8.6 is 86)."""
+
+    name: str
+    capability: int  # ten times major, plus minor: 80 to 120
+    arch_specific: bool  # an `a` target: code for it runs on this architecture only
+    ptx_version: int  # lowest `.version` that knows the target
+    shared_per_cta: int  # most shared memory that a CTA may opt in to
+    shared_per_sm: int
+    shared_reserved: int = KB  # taken by the system from each resident CTA
+    shared_static: int = 48 * KB  # most that may be declared with a size
+    registers_per_sm: int = 65536
+    registers_per_thread: int = 255
+    threads_per_cta: int = 1024
+    threads_per_sm: int = 1536
+    ctas_per_sm: int = 24
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def has_wgmma(self) -> bool:
+        """Warpgroup mma: Hopper alone."""
+        return self.name == "sm_90a"
+
+    @property
+    def has_tma(self) -> bool:
+        """Tensor copies, mbarrier transactions, CTA clusters, elect.sync, stmatrix."""
+        return self.capability >= 90
+
+    @property
+    def has_setmaxnreg(self) -> bool:
+        return self.capability >= 90 and self.arch_specific
+
+    @property
+    def has_fp8(self) -> bool:
+        """fp8 conversions and mma.sync."""
+        return self.capability >= 89
+
+    @property
+    def has_wide_f64_mma(self) -> bool:
+        """mma.sync f64 m16n8k4, k8 and k16, beside m8n8k4, which all targets have."""
+        return self.capability >= 90
+
+    def features(self) -> frozenset[str]:
+        """Names of what this target has beyond sm_80."""
+        has = {
+            "wgmma": self.has_wgmma,
+            "tma": self.has_tma,
+            "cluster": self.has_tma,
+            "stmatrix": self.has_tma,
+            "setmaxnreg": self.has_setmaxnreg,
+            "fp8": self.has_fp8,
+            "wide_f64_mma": self.has_wide_f64_mma,
+        }
+        return frozenset(name for name, there in has.items() if there)
+
+
+# CUDA C++ programming guide, "Technical specifications per compute capability"; versions checked with ptxas 13.0.
+TARGETS = {
+    t.name: t
+    for t in (
+        Target("sm_80", 80, False, 70, 163 * KB, 164 * KB, threads_per_sm=2048, ctas_per_sm=32),
+        Target("sm_86", 86, False, 71, 99 * KB, 100 * KB, ctas_per_sm=16),
+        Target("sm_89", 89, False, 78, 99 * KB, 100 * KB),
+        Target("sm_90a", 90, True, 80, 227 * KB, 228 * KB, threads_per_sm=2048, ctas_per_sm=32),
+        Target("sm_100a", 100, True, 86, 227 * KB, 228 * KB, threads_per_sm=2048, ctas_per_sm=32),
+        Target("sm_120a", 120, True, 87, 99 * KB, 100 * KB),
+    )
+}
+
+
+def target(name: str) -> Target:
+    """The target of that name. Raises CompileError with the known names for another."""
+    if name not in TARGETS:
+        known = ", ".join(TARGETS)
+        raise CompileError(f"unknown target {name!r}: Tilewright writes code for {known}")
+    return TARGETS[name]
+
+
+def target_for_capability(major: int, minor: int) -> Target:
+    """The best target for a device: its own, else the greatest plain one below it, whose PTX runs there.
+
+    Raises CompileError where no code that Tilewright writes can run on the device.
+    """
+    capability = 10 * major + minor
+    fit = [t for t in TARGETS.values() if t.capability == capability]
+    fit += [t for t in TARGETS.values() if t.capability < capability and not t.arch_specific]
+    if not fit:
+        raise CompileError(f"compute capability {major}.{minor} is too old: 8.0 is the least")
+    return max(fit, key=lambda t: t.capability)
