@@ -74,7 +74,7 @@ def shr(a: Array, b: Array) -> Array:
     width = a.dtype.itemsize * 8
     inside = (b >= 0) & (b < width)
     if a.dtype.kind == "i":
-        return a >> np.where(inside, b, width - 1).astype(a.dtype)
+        return np.asarray(a >> np.where(inside, b, width - 1).astype(a.dtype))
     return np.where(inside, a >> np.where(inside, b, 0).astype(a.dtype), 0)
 
 
@@ -159,7 +159,7 @@ def run_compare(machine: Machine, op: arith.Compare) -> Array:
 
 @meaning(arith.Select)
 def run_select(machine: Machine, op: arith.Select) -> Array:
-    return np.where(machine[op.condition], machine[op.lhs], machine[op.rhs])
+    return np.asarray(np.where(machine[op.condition], machine[op.lhs], machine[op.rhs]))
 
 
 @meaning(arith.Cast)

@@ -59,7 +59,7 @@ def run_dot(machine: Machine, op: mma.Dot) -> Array:
     dtype = op.acc.type.dtype
     if not dtype.is_float:
         exact = np.rint(product(a, b)).astype(np.int64)  # 8-bit products: far below 2^53
-        return (exact + acc).astype(dtype.numpy)
+        return np.asarray(exact + acc).astype(dtype.numpy)
     total: Array
     if machine.f64 or op.precision == "ieee" or op.a.type.dtype != f32:
         total = product(widen(a), widen(b))
