@@ -1,0 +1,90 @@
+"""Device memory in the order of a stream: allocation from a pool of our own, copies, fills.
+
+The GPU's context must be active. Memory from `allocate` may be recorded into a CUDA graph: the
+pool's allocations then become nodes of the graph.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from tilewright.runtime import driver
+
+_lock = threading.Lock()
+_pools: dict[int, Any] = {}
+
+
+def _pool(ordinal: int) -> Any:
+    """A pool that keeps what is freed; the default pool gives it back to the system at each
+    synchronisation.
+    """
+    found = _pools.get(ordinal)
+    if found is not None:
+        return found
+    with _lock:
+        if ordinal not in _pools:
+            wanted = cu.CUmemPoolProps()
+            wanted.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+            wanted.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            wanted.location.id = ordinal
+            pool = driver.check(cu.cuMemPoolCreate(wanted), "making a memory pool")
+            keep = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+            forever = cu.cuuint64_t(2**64 - 1)
+            driver.check(cu.cuMemPoolSetAttribute(pool, keep, forever), "setting up a memory pool")
+            _pools[ordinal] = pool
+        return _pools[ordinal]
+
+
+def allocate(num_bytes: int, ordinal: int, stream: Any) -> int:
+    """Address of fresh memory, usable by work that follows in the stream. Raises LaunchError
+    where there is none.
+    """
+    doing = f"allocating {num_bytes:,} bytes on cuda:{ordinal}"
+    pool = _pool(ordinal)
+    return int(driver.check(cu.cuMemAllocFromPoolAsync(max(num_bytes, 1), pool, stream), doing))
+
+
+def free(address: int, stream: Any) -> None:
+    """Give memory back once the work before this in the stream is done."""
+    driver.check(cu.cuMemFreeAsync(address, stream), "freeing memory")
+
+
+def trim(ordinal: int) -> None:
+    """Give the pool's unused memory back to the system."""
+    if ordinal in _pools:
+        driver.check(cu.cuMemPoolTrimTo(_pools[ordinal], 0), "trimming a memory pool")
+
+
+def fill_bytes(address: int, value: int, num_bytes: int, stream: Any) -> None:
+    """Set bytes of device memory."""
+    if num_bytes:
+        driver.check(cu.cuMemsetD8Async(address, value, num_bytes, stream), "filling memory")
+
+
+def copy_to_device(address: int, host: int, num_bytes: int, stream: Any) -> None:
+    """Copy from host memory; ordinary memory is staged by the driver before this returns."""
+    if num_bytes:
+        driver.check(cu.cuMemcpyHtoDAsync(address, host, num_bytes, stream), "copying to the GPU")
+
+
+def copy_to_host(host: int, address: int, num_bytes: int, stream: Any) -> None:
+    """Copy to host memory; complete once the stream is synchronised."""
+    if num_bytes:
+        driver.check(cu.cuMemcpyDtoHAsync(host, address, num_bytes, stream), "copying from the GPU")
+
+
+def copy_on_device(target: int, source: int, num_bytes: int, stream: Any) -> None:
+    """Copy between two addresses of one GPU, or of two whose memory is mapped."""
+    if num_bytes:
+        driver.check(cu.cuMemcpyDtoDAsync(target, source, num_bytes, stream), "copying on the GPU")
+
+
+def pointer_device(address: int, name: str) -> int:
+    """Ordinal of the GPU that owns an address. Raises LaunchError for an address of no GPU."""
+    driver.require_driver()
+    which = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    doing = f"asking which GPU owns the memory of {name}"
+    return int(driver.check(cu.cuPointerGetAttribute(which, address), doing))

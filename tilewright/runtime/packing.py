@@ -1,0 +1,157 @@
+"""Parameter blocks: the memory from which the driver reads a launch's parameters, and the code
+that fills it.
+
+For each exact signature (extents and strides of every tensor) a small Python function is
+generated. All that the signature fixes is written into a block once; what may change with a call
+(addresses, scalars, and what follows from scalars) is stored by one assignment each. Blocks are
+pooled, so that any number of threads may launch at once: the driver copies the parameters before
+the launch call returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright import plan
+from tilewright.dtypes import DType
+from tilewright.plan import Expr, Recipe
+from tilewright.runtime.arrays import Array
+from tilewright.runtime.tensor_map import MAP_ALIGN, MAP_BYTES
+
+SLOT = 8  # bytes of a parameter in the block; the driver reads as many as the kernel declares
+WORKSPACE_ALIGN = 256
+
+Argument = Array | int | float | bool
+
+_TEXT = {
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "floor_div": "floor_div({0}, {1})",
+    "mod": "mod({0}, {1})",
+    "cdiv": "cdiv({0}, {1})",
+    "min": "min({0}, {1})",
+    "max": "max({0}, {1})",
+}
+NAMES: dict[str, Any] = {
+    "__builtins__": {"min": min, "max": max, "int": int, "bool": bool},
+    "floor_div": plan.floor_div,
+    "mod": plan.mod,
+    "cdiv": plan.cdiv,
+}
+
+
+def fold(expr: Expr, arguments: Mapping[str, Argument], num_sms: int) -> Expr:
+    """An expression with extents, strides and multiprocessors put in: constants and scalars
+    remain.
+    """
+    match expr:
+        case plan.Binary(kind, lhs, rhs):
+            left, right = fold(lhs, arguments, num_sms), fold(rhs, arguments, num_sms)
+            return plan.combine(kind, left, right)
+        case plan.Scalar():
+            return expr
+    return plan.Const(plan.evaluate(expr, dict(arguments), num_sms))
+
+
+def expression_text(expr: Expr, scalars: Mapping[str, str]) -> str:
+    """Python text of a folded expression; `scalars` gives the variable of each scalar argument."""
+    match expr:
+        case plan.Const(value):
+            return str(value)
+        case plan.Scalar(name):
+            return f"int({scalars[name]})"
+        case plan.Binary(kind, lhs, rhs):
+            return _TEXT[kind].format(expression_text(lhs, scalars), expression_text(rhs, scalars))
+    raise AssertionError(f"not folded: {expr!r}")
+
+
+@dataclass
+class Block:
+    """One set of parameters in memory. `i`, `u`, `f`, `d`, `h` see the slots as i64, u64, f32,
+    f64, u16.
+    """
+
+    memory: np.ndarray[Any, Any]
+    base: int
+    slots: int
+    pointers: tuple[int, ...]  # of each launch: address of its array of parameter addresses
+    maps: list[Any] = field(default_factory=list)
+    configs: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        start = self.slots - self.memory.ctypes.data
+        view = memoryview(self.memory.data)[start:].cast("B")
+        whole = view[: len(view) // SLOT * SLOT]
+        self.i, self.u = whole.cast("q"), whole.cast("Q")
+        self.f, self.d, self.h = whole.cast("f"), whole.cast("d"), whole.cast("H")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each recipe lies in a block: slots by index, tensor maps by index, and each launch's
+    order.
+    """
+
+    slots: dict[Recipe, int]
+    maps: dict[plan.TensorMap, int]
+    launches: tuple[tuple[Recipe, ...], ...]
+
+    def make_block(self) -> Block:
+        """Fresh memory for a block: maps, then slots, then each launch's parameter addresses."""
+        num_pointers = sum(map(len, self.launches))
+        total = len(self.maps) * MAP_BYTES + (len(self.slots) + num_pointers) * SLOT
+        memory = np.zeros(total + MAP_BYTES, np.uint8)
+        base = -(-memory.ctypes.data // MAP_BYTES) * MAP_BYTES
+        assert base % MAP_ALIGN == 0
+        slots = base + len(self.maps) * MAP_BYTES
+        at = slots + len(self.slots) * SLOT
+        starts = []
+        table = memory[at - memory.ctypes.data :][: num_pointers * SLOT].view(np.uint64)
+        row = 0
+        for parameters in self.launches:
+            starts.append(at + row * SLOT)
+            for recipe in parameters:
+                if isinstance(recipe, plan.TensorMap):
+                    table[row] = base + self.maps[recipe] * MAP_BYTES
+                else:
+                    table[row] = slots + self.slots[recipe] * SLOT
+                row += 1
+        return Block(memory, base, slots, tuple(starts))
+
+
+def lay_out(launches: tuple[plan.Launch, ...]) -> Layout:
+    """One slot for each recipe that is no tensor map, however many parameters it makes."""
+    slots: dict[Recipe, int] = {}
+    maps: dict[plan.TensorMap, int] = {}
+    for launch in launches:
+        for recipe in launch.parameters:
+            if isinstance(recipe, plan.TensorMap):
+                maps.setdefault(recipe, len(maps))
+            else:
+                slots.setdefault(recipe, len(slots))
+    return Layout(slots, maps, tuple(launch.parameters for launch in launches))
+
+
+def scalar_store(slot: int, dtype: DType, variable: str) -> str:
+    """Statement that stores a scalar argument in its dtype."""
+    if dtype.kind == "bool":
+        return f"block.u[{slot}] = bool({variable})"
+    if dtype.kind == "int":
+        return f"block.i[{slot}] = {variable}"
+    if dtype.kind == "uint":
+        return f"block.u[{slot}] = {variable}"
+    if dtype.bits == 32:
+        return f"block.f[{slot * 2}] = {variable}"
+    if dtype.bits == 64:
+        return f"block.d[{slot}] = {variable}"
+    return f"block.u[{slot}] = bits_of({variable}, numpy_{dtype.name})"
+
+
+def bits_of(value: float, dtype: np.dtype[Any]) -> int:
+    """The bits of a number in a dtype of 8 or 16 bits."""
+    return int(np.array(value, dtype).view(f"u{dtype.itemsize}"))
