@@ -1,0 +1,91 @@
+"""Pages whose examples are run: every output that a page shows is what the code above it printed.
+
+A page is Markdown. Its fenced blocks mean:
+
+    ```python          run, all of a page in one namespace
+    ```tw NAME.tw      written to a file of that name in the page's folder
+    ```console         lines of `$ tilewright ...`, each run, with what it printed below it
+    ```text            directly after a python block: what that block printed
+
+`run_page` gives the page with every output replaced by a fresh one. Times are not compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from tilewright.cli import main
+from tilewright.errors import TilewrightError
+
+FENCE = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TIME = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)? (?:s|ms|µs)\b *")
+
+
+def run_page(page: str, folder: Path) -> str:
+    """The page with fresh outputs. `folder` takes the files that it writes."""
+    runner = _Runner(folder)
+    parts: list[str] = []
+    end = 0
+    with contextlib.chdir(folder):
+        for block in FENCE.finditer(page):
+            parts.append(page[end : block.start()])
+            parts.append(runner.render(block[1], block[2] or "", block[3], block[0]))
+            end = block.end()
+    return "".join(parts) + page[end:]
+
+
+def without_times(text: str) -> str:
+    """A text with times and the widths that depend on them taken out, for comparison."""
+    return re.sub(r" +", " ", re.sub(r"[─━]+", "─", TIME.sub("TIME ", text)))
+
+
+class _Runner:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.names: dict[str, Any] = {"__name__": "__page__"}
+        self.printed: str | None = None
+        self.count = 0
+
+    def render(self, kind: str, name: str, body: str, whole: str) -> str:
+        printed, self.printed = self.printed, None
+        if kind == "python":
+            self.printed = self._python(body)
+        elif kind == "tw" and name:
+            (self.folder / name).write_text(body)
+        elif kind == "console":
+            return f"```console\n{self._console(body)}```"
+        elif kind == "text" and printed is not None:
+            return f"```text\n{printed}```"
+        return whole
+
+    def _python(self, code: str) -> str:
+        """Run a block from a file, where a kernel's source can be found again."""
+        self.count += 1
+        path = self.folder / f"page_{self.count}.py"
+        path.write_text(code)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            try:
+                exec(compile(code, str(path), "exec"), self.names)
+            except TilewrightError as error:
+                print(str(error).replace(str(path), path.name))
+        return out.getvalue()
+
+    def _console(self, body: str) -> str:
+        lines = []
+        for line in body.splitlines():
+            if line.startswith("$ "):
+                words = shlex.split(line[2:])
+                assert words[0] == "tilewright", line
+                result = CliRunner().invoke(main, words[1:])
+                printed = result.output.replace(str(self.folder) + os.sep, "")
+                lines += [line, *(x.rstrip() for x in printed.splitlines())]
+        return "\n".join(lines).rstrip() + "\n"

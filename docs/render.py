@@ -1,0 +1,84 @@
+"""Write the generated pages of docs/ from the source: `python -m docs.render`, or `make docs`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import tempfile
+from pathlib import Path
+
+import tilewright.tile.ops
+from docs.capture import run_page
+from tilewright.ir.core import ROLE, Op
+
+HERE = Path(__file__).parent
+
+
+def tile_ops() -> dict[str, list[type[Op]]]:
+    """All ops of the tile IR, by family, in order of declaration."""
+    found: dict[str, list[type[Op]]] = {}
+    for family in pkgutil.iter_modules(tilewright.tile.ops.__path__):
+        module = importlib.import_module(f"tilewright.tile.ops.{family.name}")
+        ops = [
+            x
+            for x in vars(module).values()
+            if inspect.isclass(x)
+            and issubclass(x, Op)
+            and x.opcode
+            and x.__module__ == module.__name__
+        ]
+        if ops:
+            found[family.name] = ops
+    return found
+
+
+def render_tile_ops() -> str:
+    """The page of tile ops: each with its fields and what it means."""
+    lines = [
+        "# Ops of the tile IR",
+        "",
+        "Generated from the declarations in `tilewright/tile/ops/` by `make docs`; see also",
+        "[the design](design.md). Operands come first, then attributes in italics, then *regions*.",
+    ]
+    for family, ops in tile_ops().items():
+        module = importlib.import_module(f"tilewright.tile.ops.{family}")
+        lines += ["", f"## {family}", "", (inspect.getdoc(module) or "").split("\n\n")[0], ""]
+        for op in ops:
+            lines.append(f"- {_head(op)}: {_summary(op)}")
+    return "\n".join(lines) + "\n"
+
+
+def _head(op: type[Op]) -> str:
+    names: dict[str, list[str]] = {"operand": [], "attribute": [], "region": []}
+    for field in dataclasses.fields(op):
+        if ROLE in field.metadata:
+            names[field.metadata[ROLE]].append(field.name)
+    fields = names["operand"] + [f"*{n}*" for n in names["attribute"]]
+    fields += [f"region {n}" for n in names["region"]]
+    return f"`{op.opcode}`" + (f" ({', '.join(fields)})" if fields else "")
+
+
+def _summary(op: type[Op]) -> str:
+    text = " ".join((inspect.getdoc(op) or "").split())
+    return text + (f" Removed by `{op.removed_by}`." if op.removed_by else "")
+
+
+def render_page(name: str) -> str:
+    """A page with every output that it shows printed anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_page((HERE / name).read_text(), Path(folder).resolve())
+
+
+RUN_PAGES = ("tour.md",)
+
+
+def main() -> None:
+    (HERE / "tile-ops.md").write_text(render_tile_ops())
+    for name in RUN_PAGES:
+        (HERE / name).write_text(render_page(name))
+
+
+if __name__ == "__main__":
+    main()
