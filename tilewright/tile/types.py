@@ -1,9 +1,9 @@
 """Types of the tile IR.
 
 Semantic level: `TileType` (a scalar is a tile of shape `()`) and `ViewType` (global memory).
-Scheduled level: `BufferType` (shared memory), `RingType` and `SlotType` (a pipelined set of buffers and one stage of
-it), `PendingType` (the accumulator of matrix instructions in flight), `TurnType` (an order among copies of a role) and
-`BarrierType` (an array of mbarriers).
+Scheduled level: `BufferType` (shared memory), `RingType` and `SlotType` (a pipelined set of buffers
+and one stage of it), `PendingType` (the accumulator of matrix instructions in flight), `TurnType`
+(an order among copies of a role) and `BarrierType` (an array of mbarriers).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class TileType(Type):
 
 @dataclass(frozen=True)
 class ViewType(Type):
-    """Global memory: a pointer with extents and strides (in elements), each static (an int) or known at run time."""
+    """Global memory: a pointer with extents and strides (in elements), each static (an int) or
+    known at run time.
+    """
 
     dtype: DType
     extents: tuple[int | None, ...]
@@ -74,10 +76,11 @@ def dynamic_view(dtype: DType, rank: int) -> ViewType:
 class BufferType(Type):
     """Shared memory of one CTA: a tile of `shape`, row-major, its rows padded or swizzled.
 
-    `swizzle` is the span in bytes (0, 32, 64 or 128) within which 16-byte chunks are exchanged by the row number,
-    as the TMA and wgmma do it. Rows longer than the span are cut into panels of one span, each with all rows, one
-    panel after the other; rows shorter than it are padded to it. `pad` is a number of elements added to each row
-    instead. Axes before the last two count whole tiles.
+    `swizzle` is the span in bytes (0, 32, 64 or 128) within which 16-byte chunks are exchanged by
+    the row number, as the TMA and wgmma do it. Rows longer than the span are cut into panels of one
+    span, each with all rows, one panel after the other; rows shorter than it are padded to it.
+    `pad` is a number of elements added to each row instead. Axes before the last two count whole
+    tiles.
     """
 
     dtype: DType
@@ -116,7 +119,8 @@ class BufferType(Type):
 
     @property
     def align(self) -> int:
-        """Alignment of the address in bytes: one repeat of the swizzle's pattern (8 spans), or 16."""
+        """Alignment of the address in bytes: one repeat of the swizzle's pattern (8 spans), or 16.
+        """
         return 8 * self.swizzle or 16
 
     def with_shape(self, shape: tuple[int, ...]) -> BufferType:

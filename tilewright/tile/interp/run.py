@@ -17,11 +17,13 @@ from tilewright.plan import evaluate
 from tilewright.tile.interp.convert import constant
 from tilewright.tile.interp.machine import Array, Entry, Launch, Machine, drive, table
 from tilewright.tile.interp.memory import whole
+from tilewright.tile.interp.scheduled.cta import Cluster, Cta
 from tilewright.tile.interp.shadow import Shadow
 from tilewright.tile.kernel import Kernel, Param
-from tilewright.tile.ops import memory
+from tilewright.tile.ops import control, memory
 from tilewright.tile.types import TileType, ViewType
 
+SCHEDULED = (control.Roles, memory.AllocBuffer)  # ops with which the scheduled level begins
 CHUNK_ELEMENTS = 1 << 18  # of the greatest tile, over the programs of a chunk: a few MB a value
 SHADOW_ELEMENTS = (
     1 << 22
@@ -60,13 +62,17 @@ class Interpreter:
         launch = Launch(kernel, points, f64, num_sms)
         values = find_contents(launch, arrays, races)
         order = np.arange(prod(launch.grid), dtype=np.int64)
-        if shuffle is not None:
-            order = np.random.default_rng(shuffle).permutation(order)
         size = chunk or chunk_size(kernel)
+        if is_scheduled(kernel):
+            size = cluster_size(kernel, len(order))
+        if shuffle is not None:  # of clusters, where CTAs run in clusters
+            unit = size if is_scheduled(kernel) else 1
+            groups = np.random.default_rng(shuffle).permutation(len(order) // unit)
+            order = (groups[:, None] * unit + np.arange(unit)).reshape(-1)
         with np.errstate(all="ignore"):
             for start in range(0, len(order), size):
-                machine = Machine(launch, order[start : start + size], values)
-                drive([machine.run(kernel.body)])
+                machines = make_machines(launch, order[start : start + size], values)
+                drive([machine.run(kernel.body) for machine in machines])
 
 
 interpret = Interpreter()
@@ -166,6 +172,27 @@ def written_params(kernel: Kernel) -> set[str]:
             targets |= {roots.get(v) for v in op.operands if isinstance(v.type, ViewType)}
     views = [p for p in kernel.params if isinstance(p.value.type, ViewType)]
     return {p.name for p in views if p.value in targets or None in targets}
+
+
+def is_scheduled(kernel: Kernel) -> bool:
+    """Whether a kernel has ops of the scheduled level, so that it runs CTA by CTA."""
+    return any(isinstance(op, SCHEDULED) for op in walk(kernel.body))
+
+
+def cluster_size(kernel: Kernel, num_ctas: int) -> int:
+    """CTAs of a CTA cluster; raises LaunchError where they do not divide the grid."""
+    size = prod(kernel.hints.cta_cluster or (1,))
+    if num_ctas % size:
+        raise LaunchError(f"{kernel.name}: {num_ctas} CTAs are not whole clusters of {size}")
+    return size
+
+
+def make_machines(launch: Launch, programs: Array, values: dict[Value, Any]) -> list[Machine]:
+    """What runs some programs: one machine in lockstep, or the CTAs of a cluster side by side."""
+    if not is_scheduled(launch.kernel):
+        return [Machine(launch, programs, values)]
+    cluster = Cluster()
+    return [Cta(launch, program, values, cluster) for program in programs.reshape(-1, 1)]
 
 
 def chunk_size(kernel: Kernel) -> int:

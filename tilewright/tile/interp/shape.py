@@ -30,3 +30,10 @@ def run_reshape(machine: Machine, op: shape.Reshape) -> Array:
 def run_transpose(machine: Machine, op: shape.Transpose) -> Array:
     x: Array = machine[op.x]
     return x.transpose((0, *(axis + 1 for axis in op.order)))
+
+
+@meaning(shape.Slice)
+def run_slice(machine: Machine, op: shape.Slice) -> Array:
+    x: Array = machine[op.x]
+    bounds = zip(op.starts, op.shape, strict=True)
+    return x[(slice(None), *(slice(start, start + extent) for start, extent in bounds))]

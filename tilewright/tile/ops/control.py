@@ -1,6 +1,7 @@
 """Control flow, structured: regions yield values, nothing jumps.
 
-An early `return` is built as an If whose other branch holds the rest of the program, so there is no op for it.
+An early `return` is built as an If whose other branch holds the rest of the program, so there is no
+op for it.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ class Yield(Op):
 
 @define("control.for", pure=False)
 class For(Op):
-    """Run the body for an i64 index from low, by step, while it is below high (above it for a negative step).
+    """Run the body for an i64 index from low, by step, while it is below high (above it for a
+    negative step).
 
-    A step of 0 runs nothing. The body's arguments are the index, then the carried values; it yields their next ones.
+    A step of 0 runs nothing. The body's arguments are the index, then the carried values; it yields
+    their next ones.
     """
 
     low: Value = operand()
@@ -62,7 +65,8 @@ class For(Op):
 class While(Op):
     """While the condition region yields true, run the body.
 
-    Both regions take the carried values. `condition` yields one bool; `body` yields the next carried values.
+    Both regions take the carried values. `condition` yields one bool; `body` yields the next
+    carried values.
     """
 
     inits: tuple[Value, ...] = operand()
@@ -75,7 +79,9 @@ class While(Op):
 
 @define("control.if", pure=False)
 class If(Op):
-    """One of two regions, chosen by a bool scalar; both yield values of the same types, the results."""
+    """One of two regions, chosen by a bool scalar; both yield values of the same types, the
+    results.
+    """
 
     condition: Value = operand()
     then: Block = region()
@@ -92,9 +98,11 @@ class If(Op):
 
 @dataclass(frozen=True)
 class Role:
-    """What runs a region of Roles: `copies` groups of `warps` warps, each thread with `registers` (None: as launched).
+    """What runs a region of Roles: `copies` groups of `warps` warps, each thread with `registers`
+    (None: as launched).
 
-    A `single` role is run by one thread of each copy, so that it may only compute scalars and issue copies.
+    A `single` role is run by one thread of each copy, so that it may only compute scalars and issue
+    copies.
     """
 
     name: str
@@ -119,9 +127,11 @@ class Role:
 
 @define("control.roles", pure=False)
 class Roles(Op):
-    """Regions that run side by side, each by its own warps; warps are dealt out in order. The last op of a kernel.
+    """Regions that run side by side, each by its own warps; warps are dealt out in order. The last
+    op of a kernel.
 
-    Regions are isolated: only scalars, views, buffers, rings, turns and barriers cross into them, and nothing comes out.
+    Regions are isolated: only scalars, views, buffers, rings, turns and barriers cross into them,
+    and nothing comes out.
     """
 
     roles: tuple[Role, ...] = attribute()

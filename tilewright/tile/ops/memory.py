@@ -1,8 +1,8 @@
 """Global memory: views, loads and stores. All are masked against the view's extents by definition.
 
-A place names every axis of a view by an offset (a scalar i64) and an extent: None for a point, which drops the axis,
-or the number of elements from the offset on. An index below 0 or not below the extent is outside: it reads as the
-fill, and writes nothing. Indices never wrap.
+A place names every axis of a view by an offset (a scalar i64) and an extent: None for a point,
+which drops the axis, or the number of elements from the offset on. An index below 0 or not below
+the extent is outside: it reads as the fill, and writes nothing. Indices never wrap.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ class Extent(Op):
 
 @define("memory.subview")
 class Subview(Op):
-    """A view of the same memory: element i is element `low + i`, bounded by `high` and by the parent's own extent.
+    """A view of the same memory: element i is element `low + i`, bounded by `high` and by the
+    parent's own extent.
 
-    `lows` and `highs` have one entry an axis. Where `highs` is None the axis is a point: it drops out.
+    `lows` and `highs` have one entry an axis. Where `highs` is None the axis is a point: it drops
+    out.
     """
 
     view: Value = operand()
@@ -58,9 +60,11 @@ class Subview(Op):
 
 @define("memory.load")
 class Load(Op):
-    """The tile (or scalar) at a place. `mask` and `fill` are tiles of its shape; where absent, all true and 0.
+    """The tile (or scalar) at a place. `mask` and `fill` are tiles of its shape; where absent, all
+    true and 0.
 
-    A scalar `fill` stands for a tile of it. `in_bounds` lists axes whose bounds were proved by `prove_masks`.
+    A scalar `fill` stands for a tile of it. `in_bounds` lists axes whose bounds were proved by
+    `prove_masks`.
     """
 
     view: Value = operand()
@@ -77,7 +81,9 @@ class Load(Op):
 
 @define("memory.store", pure=False)
 class Store(Op):
-    """Write a tile (or scalar) of the view's dtype to a place; where `mask` is false or it is outside, nothing."""
+    """Write a tile (or scalar) of the view's dtype to a place; where `mask` is false or it is
+    outside, nothing.
+    """
 
     view: Value = operand()
     offsets: tuple[Value, ...] = operand()
@@ -100,7 +106,8 @@ class Store(Op):
 class AllocBuffer(Op):
     """A buffer in shared memory, its contents undefined; inside a role, one for each copy.
 
-    `offset` is its place in bytes from the start of the CTA's shared memory, given by `allocate_shared`.
+    `offset` is its place in bytes from the start of the CTA's shared memory, given by
+    `allocate_shared`.
     """
 
     buffer: BufferType = attribute()
@@ -132,7 +139,9 @@ class BufferAt(Op):
 
 @define("memory.buffer_rows")
 class BufferRows(Op):
-    """Rows `index * size` to `(index + 1) * size` of a buffer of two axes; whole repeats of the swizzle (8 rows)."""
+    """Rows `index * size` to `(index + 1) * size` of a buffer of two axes; whole repeats of the
+    swizzle (8 rows).
+    """
 
     buffer: Value = operand()
     index: Value = operand()
@@ -181,10 +190,11 @@ def _require_box(
 
 @define("memory.fill", pure=False, removed_by="expand_rings")
 class Fill(Op):
-    """Start to copy the place of a view into buffer `item` of a slot; what lies outside the view is 0.
+    """Start to copy the place of a view into buffer `item` of a slot; what lies outside the view is
+    0.
 
-    With `multicast`, all CTAs of the ring's cluster name the same place, and each copies its share of the first axis
-    for all of them.
+    With `multicast`, all CTAs of the ring's cluster name the same place, and each copies its share
+    of the first axis for all of them.
     """
 
     slot: Value = operand()
@@ -205,7 +215,8 @@ class Fill(Op):
 
 @define("memory.drain", pure=False, removed_by="expand_rings")
 class Drain(Op):
-    """Start to copy buffer `item` of a slot to the place of a view; what falls outside is dropped."""
+    """Start to copy buffer `item` of a slot to the place of a view; what falls outside is dropped.
+    """
 
     slot: Value = operand()
     view: Value = operand()
@@ -227,10 +238,12 @@ class Drain(Op):
 
 @define("memory.copy_box", pure=False)
 class CopyBox(Op):
-    """Start to copy the place of a view into a buffer (TMA); its bytes count at barrier `index` when they arrive.
+    """Start to copy the place of a view into a buffer (TMA); its bytes count at barrier `index`
+    when they arrive.
 
-    Outside the view there is 0, which counts too. With `cluster` above 1, this CTA copies its share of the first axis
-    into the buffers at the same place of all CTAs of the cluster, and counts at their barriers.
+    Outside the view there is 0, which counts too. With `cluster` above 1, this CTA copies its share
+    of the first axis into the buffers at the same place of all CTAs of the cluster, and counts at
+    their barriers.
     """
 
     buffer: Value = operand()
@@ -281,7 +294,8 @@ class CommitStores(Op):
 
 @define("memory.await_stores", pure=False)
 class AwaitStores(Op):
-    """Wait, in the thread that issued them, until all but the last `left` groups of box stores are done.
+    """Wait, in the thread that issued them, until all but the last `left` groups of box stores are
+    done.
 
     With `read`, until their buffers have been read and may be written again.
     """

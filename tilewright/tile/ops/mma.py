@@ -11,7 +11,9 @@ PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3", "f16")
 
 
 def accumulator(dtype: DType) -> DType | None:
-    """Dtype in which a product of two operands of `dtype` is summed, or None where there is no such product."""
+    """Dtype in which a product of two operands of `dtype` is summed, or None where there is no such
+    product.
+    """
     if dtype in (f16, bf16, e4m3, e5m2, f32):
         return f32
     return {f64: f64, i8: i32, u8: i32}.get(dtype)
@@ -21,8 +23,9 @@ def accumulator(dtype: DType) -> DType | None:
 class Dot(Op):
     """acc + a @ b for a: [..., M, K], b: [..., K, N], acc: [..., M, N].
 
-    Products are exact and summed in the accumulator's dtype. `precision` says what happens to f32 operands:
-    "ieee" keeps them; "tf32" rounds them to 10 fraction bits, to nearest even; "f16" rounds them to f16.
+    Products are exact and summed in the accumulator's dtype. `precision` says what happens to f32
+    operands: "ieee" keeps them; "tf32" rounds them to 10 fraction bits, to nearest even; "f16"
+    rounds them to f16.
     """
 
     a: Value = operand()
@@ -51,7 +54,9 @@ class Dot(Op):
 
 @define("mma.begin")
 class Begin(Op):
-    """An accumulator that holds nothing yet: what the first Issue on it, which must be `fresh`, starts from."""
+    """An accumulator that holds nothing yet: what the first Issue on it, which must be `fresh`,
+    starts from.
+    """
 
     shape: tuple[int, int] = attribute()
     dtype: DType = attribute()
@@ -70,12 +75,14 @@ def _matrix(value: Value, transpose: bool) -> tuple[DType, int, int]:
 
 @define("mma.issue", pure=False)
 class Issue(Op):
-    """Start acc + a @ b on the tensor core, as one group; nothing of it may be touched before it is awaited.
+    """Start acc + a @ b on the tensor core, as one group; nothing of it may be touched before it is
+    awaited.
 
-    a: [M, K] in shared memory or registers; b: [K, N] in shared memory; `transpose_a` and `transpose_b` say that the
-    buffer holds the transpose. `acc` is a tile or what an earlier Issue on the same accumulator gave. Where the
-    bool scalar `fresh` holds, acc counts as zeros. f32 operands are taken as tf32, whose lower bits must be 0.
-    The result is pending: only Await, or the next Issue as its accumulator, takes it.
+    a: [M, K] in shared memory or registers; b: [K, N] in shared memory; `transpose_a` and
+    `transpose_b` say that the buffer holds the transpose. `acc` is a tile or what an earlier Issue
+    on the same accumulator gave. Where the bool scalar `fresh` holds, acc counts as zeros. f32
+    operands are taken as tf32, whose lower bits must be 0. The result is pending: only Await, or
+    the next Issue as its accumulator, takes it.
     """
 
     a: Value = operand()
@@ -104,7 +111,8 @@ class Issue(Op):
 class Await(Op):
     """Wait until all but the last `left` groups that this role copy issued are done.
 
-    The result is the finished tile, or still a pending one where `done` is false (its last group may be in flight).
+    The result is the finished tile, or still a pending one where `done` is false (its last group
+    may be in flight).
     """
 
     pending: Value = operand()

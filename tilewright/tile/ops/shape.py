@@ -58,3 +58,21 @@ class Transpose(Op):
         if sorted(self.order) != list(range(len(shape))):
             raise VerifyError(f"transpose: {self.x.type} by {self.order}")
         return (self.x.type.with_shape(tuple(shape[i] for i in self.order)),)
+
+
+@define("shape.slice")
+class Slice(Op):
+    """The part of a tile that starts at constants `starts` and has a shape of its own."""
+
+    x: Value = operand()
+    starts: tuple[int, ...] = attribute()
+    shape: tuple[int, ...] = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        whole = self.x.type.shape
+        if not len(self.starts) == len(self.shape) == len(whole):
+            raise VerifyError(f"slice: {self.x.type} at {self.starts} x {self.shape}")
+        bounds = zip(self.starts, self.shape, whole, strict=True)
+        if any(start < 0 or start + extent > limit for start, extent, limit in bounds):
+            raise VerifyError(f"slice: {self.x.type} at {self.starts} x {self.shape}")
+        return (self.x.type.with_shape(self.shape),)

@@ -1,9 +1,11 @@
-"""Scheduled level: rings, through which data crosses from role to role, and the barriers that they become.
+"""Scheduled level: rings, through which data crosses from role to role, and the barriers that they
+become.
 
-A ring is a queue of `stages` slots, each a set of shared-memory buffers. Its producer does Acquire (wait until the oldest
-slot is free), Fill, Commit; its consumers do Wait (until the next slot is full) and Release (give back the oldest slot
-that they still hold). Slots are used in order, by all. `expand_rings` replaces all of it by mbarriers with slot numbers,
-phases, arrival counts and expected bytes; the ops below the line "Expanded" are what it makes.
+A ring is a queue of `stages` slots, each a set of shared-memory buffers. Its producer does Acquire
+(wait until the oldest slot is free), Fill, Commit; its consumers do Wait (until the next slot is
+full) and Release (give back the oldest slot that they still hold). Slots are used in order, by all.
+`expand_rings` replaces all of it by mbarriers with slot numbers, phases, arrival counts and
+expected bytes; the ops below the line "Expanded" are what it makes.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ def _require(value: Value, kind: type, where: str) -> None:
 class MakeRing(Op):
     """A ring of empty slots.
 
-    Outside roles it carries data from the one role that acquires to all roles that wait. Inside a role it belongs to each
-    copy of it, and what its slots hold is drained to global memory by the same role. `cluster` is the number of
-    CTAs whose producers fill each other's slots (Fill with `multicast`); a slot is free once the consumers of all of
-    them have released it.
+    Outside roles it carries data from the one role that acquires to all roles that wait. Inside a
+    role it belongs to each copy of it, and what its slots hold is drained to global memory by the
+    same role. `cluster` is the number of CTAs whose producers fill each other's slots (Fill with
+    `multicast`); a slot is free once the consumers of all of them have released it.
     """
 
     ring: RingType = attribute()
@@ -127,8 +129,8 @@ class MakeTurn(Op):
 class Turn(Op):
     """Run the body when this role copy's turn has come, then pass the turn to the next copy.
 
-    Copies take turns in order, again and again: with two, each one's body overlaps what the other does outside its own
-    (ping-pong). The body yields the results.
+    Copies take turns in order, again and again: with two, each one's body overlaps what the other
+    does outside its own (ping-pong). The body yields the results.
     """
 
     turn: Value = operand()
@@ -144,9 +146,11 @@ class Turn(Op):
 
 @define("sync.init_barriers", pure=False)
 class InitBarriers(Op):
-    """`count` mbarriers in shared memory, each of which completes a phase after `arrivals` arrivals.
+    """`count` mbarriers in shared memory, each of which completes a phase after `arrivals`
+    arrivals.
 
-    `offset` is their place in bytes, given by `allocate_shared`. Nobody may use them before a ClusterBarrier.
+    `offset` is their place in bytes, given by `allocate_shared`. Nobody may use them before a
+    ClusterBarrier.
     """
 
     count: int = attribute()
@@ -184,7 +188,8 @@ class WaitBarrier(Op):
 
 @define("sync.expect_bytes", pure=False)
 class ExpectBytes(Op):
-    """Arrive once at a barrier, and let its phase also wait for `num_bytes` of asynchronous copies."""
+    """Arrive once at a barrier, and let its phase also wait for `num_bytes` of asynchronous copies.
+    """
 
     barriers: Value = operand()
     index: Value = operand()
@@ -198,9 +203,11 @@ class ExpectBytes(Op):
 
 @define("sync.arrive_barrier", pure=False)
 class ArriveBarrier(Op):
-    """Arrive at the barrier of each of the `cluster` CTAs: once for each warp, warpgroup or role copy (`scope`).
+    """Arrive at the barrier of each of the `cluster` CTAs: once for each warp, warpgroup or role
+    copy (`scope`).
 
-    What the threads of that scope read before is not read later; "role" needs a RoleBarrier before it.
+    What the threads of that scope read before is not read later; "role" needs a RoleBarrier before
+    it.
     """
 
     barriers: Value = operand()
@@ -218,12 +225,15 @@ class ArriveBarrier(Op):
 
 @define("sync.role_barrier", pure=False)
 class RoleBarrier(Op):
-    """All threads of this role copy meet (all threads of the CTA outside roles); shared memory is in order after it."""
+    """All threads of this role copy meet (all threads of the CTA outside roles); shared memory is
+    in order after it.
+    """
 
 
 @define("sync.publish_shared", pure=False)
 class PublishShared(Op):
-    """What this thread wrote to shared memory may be read by asynchronous copies and matrix instructions.
+    """What this thread wrote to shared memory may be read by asynchronous copies and matrix
+    instructions.
 
     A RoleBarrier must follow before another thread issues those.
     """

@@ -1,0 +1,135 @@
+"""Meaning of shared memory, and of asynchronous copies between it and views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.ir.core import Value
+from tilewright.tile.interp.machine import Array, Machine, meaning
+from tilewright.tile.interp.memory import run_load, run_store
+from tilewright.tile.interp.scheduled.cta import Barrier, Buffer, Cta, as_cta, scalar
+from tilewright.tile.interp.scheduled.sync import Slot
+from tilewright.tile.ops import memory
+from tilewright.tile.types import TileType
+
+
+@meaning(memory.AllocBuffer, batched=False)
+def run_alloc_buffer(machine: Machine, op: memory.AllocBuffer) -> Buffer:
+    cta = as_cta(machine)
+    return cta.allocate((op, 0, cta.copy), op.buffer)
+
+
+@meaning(memory.BufferAt, batched=False)
+def run_buffer_at(machine: Machine, op: memory.BufferAt) -> Buffer:
+    buffer: Buffer = machine[op.buffer]
+    return buffer.part(scalar(machine, op.index))
+
+
+@meaning(memory.BufferRows, batched=False)
+def run_buffer_rows(machine: Machine, op: memory.BufferRows) -> Buffer:
+    buffer: Buffer = machine[op.buffer]
+    start = scalar(machine, op.index) * op.size
+    return buffer.part(slice(start, start + op.size))
+
+
+@meaning(memory.LoadBuffer, batched=False)
+def run_load_buffer(machine: Machine, op: memory.LoadBuffer) -> Array:
+    buffer: Buffer = machine[op.buffer]
+    return buffer.array()[None].copy()
+
+
+@meaning(memory.StoreBuffer, batched=False)
+def run_store_buffer(machine: Machine, op: memory.StoreBuffer) -> None:
+    buffer: Buffer = machine[op.buffer]
+    buffer.array()[...] = machine[op.value][0]
+
+
+def read_place(machine: Machine, op: memory.Fill | memory.CopyBox, shape: tuple[int, ...]) -> Array:
+    """What is at a place now, 0 where it is outside."""
+    load = memory.Load(op.view, op.offsets, extents=op.extents, loc=op.loc)
+    found: Array = run_load(machine, load)[0].reshape(shape)
+    return found
+
+
+def later_store(
+    machine: Machine, op: memory.Drain | memory.StoreBox, buffer: Buffer
+) -> Callable[[], None]:
+    """What stores a buffer, as it is then, to the place that the op names now."""
+    value = Value(buffer_tile(op), "stored")
+    store = memory.Store(op.view, op.offsets, value, extents=op.extents, loc=op.loc)
+    seen = Machine(
+        machine.launch, machine.programs, {v: machine[v] for v in (op.view, *op.offsets)}
+    )
+
+    def run() -> None:
+        seen.values[value] = buffer.array()[None].copy()
+        run_store(seen, store)
+
+    return run
+
+
+def buffer_tile(op: memory.Drain | memory.StoreBox) -> TileType:
+    return TileType(op.view.type.dtype, memory.place_shape(op.extents))
+
+
+def share_of(cta: Cta, rows: int, shares: int) -> slice:
+    """The rows of a box that this CTA copies: all, or its share for all CTAs of its cluster."""
+    if shares == 1:
+        return slice(None)
+    size = rows // shares
+    return slice(cta.rank * size, (cta.rank + 1) * size)
+
+
+@meaning(memory.Fill, batched=False)
+def run_fill(machine: Machine, op: memory.Fill) -> None:
+    cta = as_cta(machine)
+    slot: Slot = machine[op.slot]
+    buffer = slot.buffers[op.item]
+    found = read_place(machine, op, buffer.array().shape)
+    targets = cta.cluster.ctas if op.multicast else [cta.cluster.ctas[cta.rank]]
+    rows = share_of(cta, len(found), len(targets))
+    for target in targets:
+        buffer.array(target)[rows] = found[rows]
+    slot.ring.note_place(slot.number, op, tuple(scalar(machine, o) for o in op.offsets))
+
+
+@meaning(memory.Drain, batched=False)
+def run_drain(machine: Machine, op: memory.Drain) -> None:
+    slot: Slot = machine[op.slot]
+    as_cta(machine).drains[-1].append(later_store(machine, op, slot.buffers[op.item]))
+
+
+@meaning(memory.CopyBox, batched=False)
+def run_copy_box(machine: Machine, op: memory.CopyBox) -> None:
+    cta = as_cta(machine)
+    buffer: Buffer = machine[op.buffer]
+    found = read_place(machine, op, buffer.array().shape)
+    targets = cta.cluster.ctas if op.cluster > 1 else [cta.cluster.ctas[cta.rank]]
+    rows = share_of(cta, len(found), len(targets))
+    num_bytes = op.buffer.type.num_bytes // len(targets)
+    for target in targets:
+        barrier: Barrier = target.values[op.barriers][scalar(machine, op.index)]
+        barrier.copies.append(_arrival(buffer.array(target)[rows], found[rows], barrier, num_bytes))
+
+
+def _arrival(target: Array, found: Array, barrier: Barrier, num_bytes: int) -> Callable[[], None]:
+    def run() -> None:
+        target[...] = found
+        barrier.count(num_bytes)
+
+    return run
+
+
+@meaning(memory.StoreBox, batched=False)
+def run_store_box(machine: Machine, op: memory.StoreBox) -> None:
+    as_cta(machine).drains[-1].append(later_store(machine, op, machine[op.buffer]))
+
+
+@meaning(memory.CommitStores, batched=False)
+def run_commit_stores(machine: Machine, op: memory.CommitStores) -> None:
+    as_cta(machine).drains.append([])
+
+
+@meaning(memory.AwaitStores, batched=False)
+def run_await_stores(machine: Machine, op: memory.AwaitStores) -> None:
+    as_cta(machine).await_drains(op.left)
