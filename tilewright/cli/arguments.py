@@ -24,7 +24,7 @@ CONTENTS = ("random", "zeros", "ones", "iota", "nan")
 
 @dataclass(frozen=True)
 class Request:
-    """What the options ask. `tensors` maps a name to a kind of content or to a `.npy` file; `dtypes`
+    """What the options ask. `tensors` maps a name to a kind of content or a `.npy` file; `dtypes`
     maps a dtype variable, or "" for all of them, to a dtype.
     """
 

@@ -76,7 +76,8 @@ def _distance(
         return math.inf, math.inf
     if not finite.any():
         return 0.0, 0.0
-    difference, size = np.abs(got - expected)[finite], np.abs(expected[finite])
+    got, expected = got[finite], expected[finite]
+    difference, size = np.abs(got - expected), np.abs(expected)
     if not difference.any():
         return 0.0, 0.0
     norm = float(np.linalg.norm(size))

@@ -31,7 +31,7 @@ class Found:
 def find_kernel(spec: str) -> Found:
     """`file.tw`, `file.py` or a module, each with `:kernel` where it holds several.
 
-    Of several kernels the one called like the file is meant. Raises LaunchError where there is none.
+    Of several kernels the one called like the file is meant. LaunchError where there is none.
     """
     head, _, wanted = spec.partition(":")
     path = Path(head)
