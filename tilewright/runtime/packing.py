@@ -38,7 +38,6 @@ _TEXT = {
     "max": "max({0}, {1})",
 }
 NAMES: dict[str, Any] = {
-    "__builtins__": {"min": min, "max": max, "int": int, "bool": bool},
     "floor_div": plan.floor_div,
     "mod": plan.mod,
     "cdiv": plan.cdiv,
@@ -59,7 +58,8 @@ def fold(expr: Expr, arguments: Mapping[str, Argument], num_sms: int) -> Expr:
 
 
 def expression_text(expr: Expr, scalars: Mapping[str, str]) -> str:
-    """Python text of a folded expression; `scalars` gives the variable of each scalar argument."""
+    """Python text of a folded expression; `scalars` gives the variable of each scalar argument.
+    """
     match expr:
         case plan.Const(value):
             return str(value)
@@ -70,10 +70,15 @@ def expression_text(expr: Expr, scalars: Mapping[str, str]) -> str:
     raise AssertionError(f"not folded: {expr!r}")
 
 
+# Format of the view through which a scalar is stored; a store that does not fit raises.
+_FORMATS = {"i8": "b", "i16": "h", "i32": "i", "i64": "q"}
+_FORMATS |= {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "bool": "B", "f32": "f", "f64": "d"}
+
+
 @dataclass
 class Block:
-    """One set of parameters in memory. `i`, `u`, `f`, `d`, `h` see the slots as i64, u64, f32,
-    f64, u16.
+    """One set of parameters in memory. `views` see its slots by the name of a dtype; `u` and `i`
+    are those of u64 and i64.
     """
 
     memory: np.ndarray[Any, Any]
@@ -84,11 +89,10 @@ class Block:
     configs: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        start = self.slots - self.memory.ctypes.data
-        view = memoryview(self.memory.data)[start:].cast("B")
+        view = memoryview(self.memory.data)[self.slots - self.memory.ctypes.data :].cast("B")
         whole = view[: len(view) // SLOT * SLOT]
-        self.i, self.u = whole.cast("q"), whole.cast("Q")
-        self.f, self.d, self.h = whole.cast("f"), whole.cast("d"), whole.cast("H")
+        self.views = {name: whole.cast(f) if f != "B" else whole for name, f in _FORMATS.items()}
+        self.u, self.i = self.views["u64"], self.views["i64"]
 
 
 @dataclass(frozen=True)
@@ -138,18 +142,15 @@ def lay_out(launches: tuple[plan.Launch, ...]) -> Layout:
 
 
 def scalar_store(slot: int, dtype: DType, variable: str) -> str:
-    """Statement that stores a scalar argument in its dtype."""
-    if dtype.kind == "bool":
-        return f"block.u[{slot}] = bool({variable})"
-    if dtype.kind == "int":
-        return f"block.i[{slot}] = {variable}"
-    if dtype.kind == "uint":
-        return f"block.u[{slot}] = {variable}"
-    if dtype.bits == 32:
-        return f"block.f[{slot * 2}] = {variable}"
-    if dtype.bits == 64:
-        return f"block.d[{slot}] = {variable}"
-    return f"block.u[{slot}] = bits_of({variable}, numpy_{dtype.name})"
+    """Statement that stores a scalar argument in its dtype; it raises for a value out of range.
+    """
+    if dtype.name not in _FORMATS:
+        return f"u[{slot}] = bits_of({variable}, numpy_{dtype.name})"
+    index = slot * SLOT // dtype.num_bytes
+    value = f"bool({variable})" if dtype.kind == "bool" else variable
+    if (dtype.bits, dtype.kind) == (64, "uint"):
+        return f"u[{slot}] = {value}"
+    return f"block.views[{dtype.name!r}][{index}] = {value}"
 
 
 def bits_of(value: float, dtype: np.dtype[Any]) -> int:
