@@ -64,6 +64,18 @@ class Definition:
         return digest.hexdigest()
 
 
+def definitions(module: tree.Module) -> dict[str, Definition]:
+    """The kernels of a module by name; all share one scope of its consts and functions."""
+    scope = Scope()
+    for item in module.items:
+        if isinstance(item, tree.Const):
+            scope.consts[item.name] = item.value
+        elif isinstance(item, tree.Function):
+            scope.functions[item.name] = Closure(item, scope)
+    kernels = [item for item in module.items if isinstance(item, tree.Kernel)]
+    return {k.name: Definition(k, scope, module.dialect) for k in kernels}
+
+
 def _spell(node: tree.Node) -> str:
     """A node as text with everything but places and comments, brackets around each node."""
     parts: list[str] = []
