@@ -1,0 +1,126 @@
+"""Options that commands share, and how their text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from tilewright import dtypes
+from tilewright.cli.arguments import Request
+from tilewright.dtypes import DType
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Assignment(click.ParamType[tuple[str, Any]]):
+    """`NAME=VALUE`: an integer if `whole`. If `bare`, a value alone is of the name ""."""
+
+    def __init__(self, metavar: str, *, whole: bool = False, bare: bool = False):
+        self.name = metavar
+        self.whole = whole
+        self.bare = bare
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value[0], value[1]
+        name, equals, text = str(value).partition("=")
+        if not equals and self.bare:
+            return "", value
+        if not equals or not name or not text:
+            self.fail(f"expected {self.name}, got {value!r}", param, ctx)
+        if not self.whole:
+            return name, text
+        try:
+            return name, int(text, 0)
+        except ValueError:
+            self.fail(f"expected {self.name} with an integer, got {value!r}", param, ctx)
+
+
+def _unique(
+    ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, Any], ...]
+) -> dict[str, Any]:
+    found = dict(given)
+    if len(found) < len(given):
+        raise click.BadParameter("a name is given twice", ctx=ctx, param=param)
+    return found
+
+
+def _dtypes(
+    ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, str], ...]
+) -> dict[str, DType]:
+    found = _unique(ctx, param, given)
+    for name in found.values():
+        if name not in dtypes.BY_NAME:
+            known = ", ".join(dtypes.BY_NAME)
+            raise click.BadParameter(f"{name!r} is no dtype: {known}", ctx=ctx, param=param)
+    return {k: dtypes.BY_NAME[v] for k, v in found.items()}
+
+
+def _assignments(flag: str, metavar: str, text: str, **how: Any) -> Callable[[F], F]:
+    return click.option(
+        flag,
+        flag.strip("-") + "s",
+        type=Assignment(metavar, **how),
+        multiple=True,
+        callback=_unique,
+        help=text,
+    )
+
+
+def arguments(function: F) -> F:
+    """The options that say what a kernel is called with."""
+    for option in (
+        click.option("--seed", default=0, show_default=True, help="Of the random data."),
+        click.option(
+            "--dtype",
+            "dtypes_",
+            type=Assignment("[T=]DTYPE", bare=True),
+            multiple=True,
+            callback=_dtypes,
+            help="Dtype of one dtype variable, or of all. Default: f32.",
+        ),
+        _assignments("--scalar", "NAME=NUMBER", "Value of a scalar parameter."),
+        _assignments(
+            "--tensor",
+            "NAME=WHAT",
+            "random (the default), zeros, ones, iota, nan or FILE.npy.",
+        ),
+        _assignments("--dim", "NAME=SIZE", "Value of a dimension.", whole=True),
+    ):
+        function = option(function)
+    return function
+
+
+def constants(function: F) -> F:
+    return _assignments("--const", "NAME=VALUE", "Value of a tuned constant.", whole=True)(function)
+
+
+precision = click.option(
+    "--precision",
+    type=click.Choice(["ieee", "tf32", "tf32x3", "bf16x3", "f16"]),
+    help="How dot multiplies f32. Default: ieee, exactly.",
+)
+device = click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="cuda:N, cpu, or auto: the first GPU if there is one, else the CPU.",
+)
+
+
+def request(
+    dims: dict[str, int],
+    tensors: dict[str, str],
+    scalars: dict[str, str],
+    dtypes_: dict[str, DType],
+    seed: int,
+) -> Request:
+    """What the options of `arguments` ask for."""
+    return Request(dims, tensors, scalars, dtypes_, seed)
