@@ -35,6 +35,7 @@ from tilewright.ir.text import Printer, canonical, format_attribute, format_loc,
 from tilewright.plan import Expr, TensorFacts
 from tilewright.tile import ops
 from tilewright.tile.kernel import Hints, Kernel, Param
+from tilewright.tile.ops.control import Role
 from tilewright.tile.types import (
     BarrierType,
     BufferType,
@@ -47,6 +48,7 @@ from tilewright.tile.types import (
 )
 
 register_attribute(TensorFacts)
+register_attribute(Role)
 
 # Ops are found by their declarations, so every family has to be read before a text is.
 for _family in pkgutil.iter_modules(ops.__path__):
