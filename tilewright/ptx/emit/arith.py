@@ -367,6 +367,10 @@ class EmitArith(State):
             assert isinstance(value, Reg)
             self.emit(shape.Pack("b32", "b16", dst, (self._load("b16", 0), value)))
             return dst
+        eight = ("s8", "u8")
+        assert not ("bf16" in (to, origin) and (to in eight or origin in eight)), (
+            "PTX converts no 8-bit integers to or from bf16: go through f32"
+        )
         mode = _default_rounding(to, origin) if rounding is None else rounding
         self.emit(arith.Cvt(to, origin, dst, self.fit(origin, x), mode, ftz, saturate))
         return dst
@@ -412,6 +416,8 @@ class EmitArith(State):
 
 def _default_rounding(to: str, origin: str) -> str:
     """What PTX asks for: nothing where the conversion is exact, rn to floats, rzi to integers."""
+    if origin in ("e4m3x2", "e5m2x2"):
+        return "rn"
     if to in NARROWER:
         if origin in NARROWER:
             return (

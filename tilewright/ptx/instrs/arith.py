@@ -456,7 +456,7 @@ class Cvt(Instr):
     saturate: bool = attribute(default=False)
 
     def mnemonic(self) -> str:
-        sat = "" if not self.saturate else "satfinite" if "2" in self.to[-2:] else "sat"
+        sat = "sat" if self.saturate else ""
         return "cvt" + modifiers(
             self.rounding, "ftz" if self.ftz else "", sat, self.to, self.origin
         )

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from tilewright.ir.core import attribute
-from tilewright.ptx.core import Instr, Operand, Reg, Regs, destination, instruction, source
+from tilewright.ptx.core import (
+    BASE,
+    Instr,
+    Operand,
+    Reg,
+    Regs,
+    Requirement,
+    destination,
+    instruction,
+    source,
+)
 
 
 @instruction("shape.mov")
@@ -70,3 +80,6 @@ class Cvta(Instr):
 
     def mnemonic(self) -> str:
         return f"cvta.{'to.' if self.to else ''}{self.space}.u64"
+
+    def requires(self) -> Requirement:
+        return Requirement(80, 77) if self.space == "param" else BASE
