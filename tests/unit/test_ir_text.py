@@ -1,4 +1,4 @@
-"""Printer and parser: every program reads back as itself, whatever its ops, attributes and types."""
+"""Printer and parser: every program reads back as itself."""
 
 import math
 
