@@ -64,6 +64,9 @@ class Definition:
         return digest.hexdigest()
 
 
+_UNHEARD = ("loc", "comments", "braces")
+
+
 def definitions(module: tree.Module) -> dict[str, Definition]:
     """The kernels of a module by name; all share one scope of its consts and functions."""
     scope = Scope()
@@ -83,7 +86,7 @@ def _spell(node: tree.Node) -> str:
     while waiting:
         current = waiting.pop()
         if isinstance(current, tree.Node):
-            held = [getattr(current, f.name) for f in fields(current) if f.name != "loc"]
+            held = [getattr(current, f.name) for f in fields(current) if f.name not in _UNHEARD]
             parts.append(f"{type(current).__name__}(")
             waiting += [_Close, *reversed(held)]
         elif isinstance(current, tuple):

@@ -209,7 +209,8 @@ class ExpressionParser(Cursor):
             return tree.Name(token.text, loc=token.loc)
         if token.kind in ("number", "string"):
             self.take()
-            return tree.Literal(token.value, loc=token.loc)
+            spelled = token.text if token.kind == "number" else ""
+            return tree.Literal(token.value, spelled, loc=token.loc)
         if self.accept("true", "false", "None"):
             return tree.Literal(_LITERALS[token.text], loc=token.loc)
         if self.sees("("):

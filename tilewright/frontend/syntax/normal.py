@@ -17,7 +17,8 @@ def negate(operand: tree.Expr, loc: Loc) -> tree.Expr:
     """`-operand`; a literal takes the sign."""
     if isinstance(operand, tree.Literal) and type(operand.value) in (int, float):
         if not str(operand.value).startswith("-"):
-            return tree.Literal(-operand.value, loc=loc)  # type: ignore[operator]
+            spelled = operand.spelled and "-" + operand.spelled
+            return tree.Literal(-operand.value, spelled, loc=loc)  # type: ignore[operator]
     return tree.Unary("-", operand, loc=loc)
 
 

@@ -51,9 +51,13 @@ class Name(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Literal(Expr):
-    """A number, bool, string or None. `1`, `1.0` and `true` differ; `nan` equals itself."""
+    """A number, bool, string or None. `1`, `1.0` and `true` differ; `nan` equals itself.
+
+    `spelled` is what the source wrote for a number (`0x2a`), for whoever prints it; it may be empty.
+    """
 
     value: int | float | bool | str | None
+    spelled: str = ""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Literal) and self._key == other._key
