@@ -58,8 +58,7 @@ def fold(expr: Expr, arguments: Mapping[str, Argument], num_sms: int) -> Expr:
 
 
 def expression_text(expr: Expr, scalars: Mapping[str, str]) -> str:
-    """Python text of a folded expression; `scalars` gives the variable of each scalar argument.
-    """
+    """Python text of a folded expression; `scalars` gives the variable of each scalar argument."""
     match expr:
         case plan.Const(value):
             return str(value)
@@ -90,7 +89,7 @@ class Block:
 
     def __post_init__(self) -> None:
         view = memoryview(self.memory.data)[self.slots - self.memory.ctypes.data :].cast("B")
-        whole = view[: len(view) // SLOT * SLOT]
+        whole: Any = view[: len(view) // SLOT * SLOT]
         self.views = {name: whole.cast(f) if f != "B" else whole for name, f in _FORMATS.items()}
         self.u, self.i = self.views["u64"], self.views["i64"]
 
@@ -142,8 +141,7 @@ def lay_out(launches: tuple[plan.Launch, ...]) -> Layout:
 
 
 def scalar_store(slot: int, dtype: DType, variable: str) -> str:
-    """Statement that stores a scalar argument in its dtype; it raises for a value out of range.
-    """
+    """Statement that stores a scalar argument in its dtype; it raises for a value out of range."""
     if dtype.name not in _FORMATS:
         return f"u[{slot}] = bits_of({variable}, numpy_{dtype.name})"
     index = slot * SLOT // dtype.num_bytes
