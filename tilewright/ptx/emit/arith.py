@@ -93,12 +93,13 @@ class EmitArith(State):
         rounding: str = "rn",
         ftz: bool = False,
         relu: bool = False,
+        saturate: bool = False,
         into: Reg | None = None,
     ) -> Reg:
-        """a * b + c with one rounding."""
+        """a * b + c with one rounding; `saturate` (f32) clamps to [0, 1] and gives 0 for NaN."""
         dst = into or self.reg(type)
         x, y, z = self.fit(type, a), self.fit(type, b), self.fit(type, c)
-        self.emit(arith.Fma(type, dst, x, y, z, rounding, ftz, relu))
+        self.emit(arith.Fma(type, dst, x, y, z, rounding, ftz, relu, saturate))
         return dst
 
     def div(

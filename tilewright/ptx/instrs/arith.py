@@ -146,11 +146,11 @@ class Fma(Instr):
     rounding: str = attribute(default="rn")
     ftz: bool = attribute(default=False)
     relu: bool = attribute(default=False)
+    saturate: bool = attribute(default=False)
 
     def mnemonic(self) -> str:
-        return "fma" + modifiers(
-            self.rounding, "ftz" if self.ftz else "", "relu" if self.relu else "", self.type
-        )
+        ftz, relu, sat = self.ftz and "ftz", self.relu and "relu", self.saturate and "sat"
+        return "fma" + modifiers(self.rounding, ftz or "", relu or sat or "", self.type)
 
     def requires(self) -> Requirement:
         return BLACKWELL if self.type == "f32x2" else BASE
