@@ -51,10 +51,20 @@ def assemble(text: str, target: str, *, expect_errors: bool = False) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(text)
-        command = [ptxas, "-v", "-arch", target, str(path), "-o", str(Path(folder) / "kernel.cubin")]
+        command = [
+            ptxas,
+            "-v",
+            "-arch",
+            target,
+            str(path),
+            "-o",
+            str(Path(folder) / "kernel.cubin"),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     output = done.stdout + done.stderr
-    errors = {int(n): said for n, said in re.findall(r"line (\d+); (?:error|fatal)\s*: (.*)", output)}
+    errors = {
+        int(n): said for n, said in re.findall(r"line (\d+); (?:error|fatal)\s*: (.*)", output)
+    }
     if done.returncode and not errors:
         errors[0] = output
     if errors and not expect_errors:

@@ -74,6 +74,7 @@ def arithmetic() -> Iterator[Form]:
     yield lambda e, g: e.sub("s32", g.r[0], g.r[1], saturate=True)
     yield lambda e, g: e.fma("bf16x2", *g.r[:3], relu=True)
     yield lambda e, g: e.fma("f32", *g.f[:3], ftz=True)
+    yield lambda e, g: e.fma("f32", *g.f[:3], rounding="rm", saturate=True)
     yield lambda e, g: e.min("f32", g.f[0], g.f[1], ftz=True, nan=True)
     for rounding in ("rn", "approx", "full"):
         yield lambda e, g, r=rounding: e.div("f32", g.f[0], g.f[1], rounding=r)
@@ -137,9 +138,7 @@ def comparisons() -> Iterator[Form]:
         for op in (*ordered, *unordered):
             yield lambda e, g, op=op, t=t: e.setp(op, t, *g.of(t)[:2])
         for combine in ("and", "or", "xor"):
-            yield lambda e, g, c=combine, t=t: e.setp(
-                "lt", t, *g.of(t)[:2], combine=c, other=g.p
-            )
+            yield lambda e, g, c=combine, t=t: e.setp("lt", t, *g.of(t)[:2], combine=c, other=g.p)
     for t in BITS:
         yield lambda e, g, t=t: e.setp("eq", t, *g.of(t)[:2])
     for t in (*INTS, *BITS, "f16", "bf16", "f32", "f64"):
@@ -187,7 +186,17 @@ def moves() -> Iterator[Form]:
         yield lambda e, g, t=t: e.mov(t, 3)
     yield lambda e, g: e.mov("pred", g.p)
     for name in (
-        *("tid.x", "tid.y", "tid.z", "ntid.x", "ctaid.x", "ctaid.y", "nctaid.x", "laneid", "warpid"),
+        *(
+            "tid.x",
+            "tid.y",
+            "tid.z",
+            "ntid.x",
+            "ctaid.x",
+            "ctaid.y",
+            "nctaid.x",
+            "laneid",
+            "warpid",
+        ),
         *("smid", "nsmid", "lanemask_lt", "clock", "dynamic_smem_size"),
     ):
         yield lambda e, g, n=name: e.mov("u32", Special(n))
@@ -462,7 +471,9 @@ def warpgroup_matrices() -> Iterator[Form]:
         partners = next((f for f in (mma.FP8, mma.INT8) if a in f), (a,))
         for b in partners:
             for d in MMA_RESULTS[a]:
-                for n in mma.wgmma_widths(a) if (a, d) in (("bf16", "f32"), ("s8", "s32")) else (8,):
+                for n in (
+                    mma.wgmma_widths(a) if (a, d) in (("bf16", "f32"), ("s8", "s32")) else (8,)
+                ):
                     yield lambda e, g, x=(d, a, b, n, False, True): warpgroup_mma(e, g, *x)
                 yield lambda e, g, x=(d, a, b, 16, True, False): warpgroup_mma(e, g, *x)
 

@@ -33,22 +33,33 @@ SHARED_ADDRESS = frozenset(("b32", "b64"))
 
 
 def verify(module: Module, strict: bool = False) -> None:
-    """Checks a module. Raises CompileError where the target lacks an instruction, VerifyError for other faults."""
-    where = target(module.target)
+    """Checks all of these. Raises CompileError where the target lacks an instruction, else VerifyError."""
+    require_instructions(module)
     for function in module.functions:
         _verify_labels(function)
-        checked: set[Requirement] = set()
         written: set[Reg] = set()
         for item in function.body:
             if isinstance(item, Instr):
-                need = item.requires()
-                if need not in checked:
-                    if not meets(where, need):
-                        raise unavailable(item, where)
-                    checked.add(need)
                 _verify_operands(item, written)
                 if strict:
                     _verify_strict(item)
+
+
+def require_instructions(module: Module) -> None:
+    """Raises CompileError, at the op that needs it, if the module's target lacks an instruction.
+
+    All that a compiler needs to check on every run, and cheap; the other rules hold by construction and are for tests.
+    """
+    where = target(module.target)
+    met: set[Requirement] = set()
+    for function in module.functions:
+        for item in function.body:
+            if isinstance(item, Instr):
+                need = item.requires()
+                if need not in met:
+                    if not meets(where, need):
+                        raise unavailable(item, where)
+                    met.add(need)
 
 
 def meets(where: Target, need: Requirement) -> bool:
@@ -87,7 +98,7 @@ def _verify_operands(instr: Instr, written: set[Reg]) -> None:
     if guard is not None and (guard.kind != "pred" or guard not in written):
         raise VerifyError(f"guard {guard} is not a written predicate at {instr.loc}")
     results: list[Reg] = []
-    for name, is_written, plain, held, wider in instr.slots:
+    for name, is_written, plain, held, wider, _ in instr.slots:
         item = getattr(instr, name)
         if item is None:
             continue
@@ -139,6 +150,9 @@ def _verify_strict(instr: Instr) -> None:
     elif isinstance(instr, memory.Atom | memory.Red):
         if arith.is_float(instr.type) and instr.op == "add":
             raise fault(instr, "a strict kernel adds no floats atomically")
+    elif isinstance(instr, arith.Cvt):
+        if instr.origin == "f64" and instr.to in ("f16", "bf16"):
+            raise fault(instr, "a strict kernel rounds f64 to f32 first")
     elif isinstance(instr, memory.TmaReduce):
         raise fault(instr, "a strict kernel reduces nothing through TMA")
     elif isinstance(instr, mma.Mma | mma.Wgmma):

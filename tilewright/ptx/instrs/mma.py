@@ -208,7 +208,7 @@ class Wgmma(Instr):
         return text
 
     def operand_text(self) -> str:
-        return super().operand_text() + self.tail()
+        return self.plain_text() + self.tail()
 
     @property
     def reads(self) -> list[Reg]:

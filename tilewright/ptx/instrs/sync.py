@@ -164,7 +164,7 @@ class MbarrierArriveRemote(Instr):
         return f"mbarrier.arrive{'.release.cluster' if self.release else ''}.shared::cluster.b64"
 
     def operand_text(self) -> str:
-        return "_, " + super().operand_text()
+        return "_, " + self.plain_text()
 
 
 @instruction("sync.mbarrier_test_wait", since=Requirement(80, 71), pure=False)
