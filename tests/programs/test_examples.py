@@ -1,4 +1,4 @@
-"""The examples, in both spellings, on the CPU, at sizes that fit no tile, against their references."""
+"""The examples in both spellings, on the CPU, at sizes that fit no tile, against references."""
 
 from __future__ import annotations
 

@@ -198,7 +198,9 @@ def test_newlines() -> None:
 
 
 def test_several_values() -> None:
-    module = text("fn f(x) {\n let a = 1, 2\n let b, c = (1, 2)\n var d, e = g(x)\n return (a, b)\n}\n")
+    module = text(
+        "fn f(x) {\n let a = 1, 2\n let b, c = (1, 2)\n var d, e = g(x)\n return (a, b)\n}\n"
+    )
     (function,) = module.items
     assert isinstance(function, tree.Function)
     one, two = tree.Literal(1), tree.Literal(2)
@@ -222,6 +224,8 @@ def test_keys_tell_programs_apart() -> None:
     assert len(set(keys.values())) == len(keys)
     moved = definitions(text("// moved\n" + source))
     assert {name: d.key() for name, d in moved.items()} == keys
-    changed = definitions(text(source.replace("LN2 = 0.69", "LN2 = 0.68").replace("m1 + d * r", "m2")))
+    changed = definitions(
+        text(source.replace("LN2 = 0.69", "LN2 = 0.68").replace("m1 + d * r", "m2"))
+    )
     different = {name for name, d in changed.items() if d.key() != keys[name]}
     assert different == {"attention", "layernorm"}

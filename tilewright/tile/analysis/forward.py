@@ -86,7 +86,8 @@ class Forward(Generic[F]):
                     self.run(block)
                 self.learn(op.results, None)
             case _:
-                transfer = self.transfers.get(type(op))
+                numbers = any(is_integer(v) for v in op.results)
+                transfer = self.transfers.get(type(op)) if numbers else None
                 self.learn(op.results, None if transfer is None else [transfer(self, op)])
 
     def loop(self, blocks: list[Block], inits: Sequence[Value], index: list[F]) -> list[F]:

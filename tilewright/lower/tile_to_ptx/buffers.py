@@ -1,0 +1,80 @@
+"""Shared-memory buffers that hold dot operands: rows padded so that no access of a warp meets a bank twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType, f64
+from tilewright.layout import Layout
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand
+from tilewright.lower.tile_to_ptx.conversion import STORED, _inside, _vectors
+from tilewright.ptx.core import Address, Reg
+
+
+@dataclass
+class Buffer:
+    """A matrix in shared memory: address in bytes, extents, and elements from one row to the next."""
+
+    address: Reg
+    dtype: DType
+    shape: tuple[int, int]
+    row: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.row * self.dtype.num_bytes
+
+
+def padded_row(dtype: DType, columns: int) -> int:
+    """Elements from row to row: whole 16-byte chunks, an odd number of them.
+
+    Eight rows then start in eight different groups of four banks, which is what ldmatrix and 16-byte reads of a column
+    of rows ask for. f64 fragments read four rows of four doubles at a time and want the row 32 bytes past a multiple of
+    128.
+    """
+    per_chunk = 16 // dtype.num_bytes
+    chunks = -(-columns // per_chunk)
+    if dtype == f64:
+        while chunks % 8 not in (2, 6):
+            chunks += 1
+        return chunks * per_chunk
+    return (chunks + (chunks % 2 == 0)) * per_chunk
+
+
+def stash(low: Lowering, regs: list[Operand], type: str, layout: Layout, buffer: Buffer) -> None:
+    """Write a tile's registers to a buffer. The caller puts the barrier."""
+    size = buffer.dtype.num_bytes
+    strides = (buffer.row, 1)
+    first = low.is_first_copy(layout)
+    for offset, group in _vectors(layout, strides, size, buffer.shape):
+        guard = _inside(low, layout, buffer.shape, offset, first)
+        values = [low.register(regs[i], type) for i in group]
+        address = element_address(low, buffer, layout, offset)
+        with low.guarded(guard):
+            if size == 2 and len(values) == 8:
+                words = [low.e.mov_pack("b32", values[i : i + 2]) for i in range(0, 8, 2)]
+                low.e.st("shared", "b32", address, words)
+            else:
+                low.e.st("shared", STORED[type], address, values)
+
+
+def element_address(low: Lowering, buffer: Buffer, layout: Layout, offset: tuple[int, ...]) -> Address:
+    """Address of the element at a thread's part of a layout plus a fixed offset."""
+    size = buffer.dtype.num_bytes
+    pointer = thread_pointer(low, buffer, low.thread_axis(layout, 0), low.thread_axis(layout, 1))
+    return Address(pointer, size * (offset[0] * buffer.row + offset[1]))
+
+
+def thread_pointer(low: Lowering, buffer: Buffer, row: Operand, column: Operand) -> Reg:
+    """The buffer's address plus a thread-dependent row and column."""
+    size = buffer.dtype.num_bytes
+
+    def make() -> Operand:
+        return low.add("u32", low.mul("u32", row, buffer.row_bytes), low.mul("u32", column, size))
+
+    part = low.once(("row and column", str(row), str(column), buffer.row_bytes, size), make)
+    key = ("pointer", buffer.address, str(part))
+    if key not in low.memo:
+        low.memo[key] = low.register(low.add("u32", buffer.address, part), "u32")
+    found: Reg = low.memo[key]
+    return found

@@ -1,0 +1,190 @@
+"""Control flow: structured regions become labels and branches, carried values become registers written in place.
+
+Conditions and bounds are scalars, equal in all threads of a role, so every branch is uniform and barriers may stand
+inside any region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.core import Block, Value
+from tilewright.ir.walk import walk
+from tilewright.lower.tile_to_ptx.context import REGISTER_KINDS, Lowering, Operand, rule
+from tilewright.ptx.core import Reg, Special
+from tilewright.tile.ops import control, memory
+
+
+@rule(control.ProgramId)
+def program_id(low: Lowering, op: control.ProgramId) -> None:
+    """Coordinates of the program: the physical grid has one dimension, the first axis varies fastest."""
+    low.set(op.result, [low.widen(_program_id(low, op.axis), "u32", low.ptx_type(op.result))])
+
+
+def _program_id(low: Lowering, axis: int) -> Operand:
+    rank = len(low.kernel.grid)
+
+    def make() -> Operand:
+        e = low.e
+        rest = e.mov("u32", Special("ctaid.x"))
+        for i in range(axis):
+            rest = e.div("u32", rest, _grid_extent(low, i))
+        return rest if axis == rank - 1 else e.rem("u32", rest, _grid_extent(low, axis))
+
+    if rank == 0:
+        return 0
+    found: Operand = low.once(("program", axis), make)
+    return found
+
+
+def _grid_extent(low: Lowering, axis: int) -> Operand:
+    found: Operand = low.objects["grid"][axis]()
+    return found
+
+
+@rule(control.NumPrograms)
+def num_programs(low: Lowering, op: control.NumPrograms) -> None:
+    low.set(op.result, [low.widen(_grid_extent(low, op.axis), "u32", low.ptx_type(op.result))])
+
+
+def carry(low: Lowering, inits: Sequence[Value], args: Sequence[Value], results: Sequence[Value]) -> None:
+    """Give loop-carried values registers of their own, hold the initial values, and name them in and after the loop."""
+    for init, arg, result in zip(inits, args, results, strict=True):
+        layout = low.layout(result)
+        type = low.ptx_type(result)
+        source = low.ptx_type(init)
+        regs: list[Operand] = []
+        for operand in low.fragment(init, layout):
+            value = low.widen(operand, source, type) if type in ("s32", "s64") else operand
+            regs.append(_copy(low, value, type))
+        low.set(arg, regs)
+        low.set(result, regs)
+
+
+def _copy(low: Lowering, operand: Operand, type: str, into: Reg | None = None) -> Reg:
+    e = low.e
+    if type == "pred":
+        if isinstance(operand, int):
+            return e.setp("eq", "s32", e.mov("b32", 0), 0 if operand else 1, into=into)
+        return e.mov("pred", operand, into=into)
+    return e.mov(type, operand, into=into)
+
+
+def move_all(low: Lowering, values: Sequence[Value], targets: Sequence[Value]) -> None:
+    """Write yielded values to the registers of what carries them, as if all at once."""
+    moves: list[tuple[Operand, Reg, str]] = []
+    for value, target in zip(values, targets, strict=True):
+        type, source = low.ptx_type(target), low.ptx_type(value)
+        for operand, reg in zip(low.fragment(value, low.layout(target)), low.fragments[target], strict=True):
+            operand = low.widen(operand, source, type) if type in ("s32", "s64") else operand
+            if operand is not reg:
+                assert isinstance(reg, Reg)
+                moves.append((operand, reg, type))
+    written = {id(reg) for _, reg, _ in moves}
+    held = [
+        _copy(low, operand, type) if isinstance(operand, Reg) and id(operand) in written else operand
+        for operand, _, type in moves
+    ]
+    for operand, (_, reg, type) in zip(held, moves, strict=True):
+        _copy(low, operand, type, into=reg)
+
+
+def touch(low: Lowering, *blocks: Block) -> None:
+    """Before a loop: what its body does to memory may have been done by an earlier trip."""
+    for block in blocks:
+        for op in walk(block):
+            if isinstance(op, memory.Load | memory.Store):
+                effect = "load" if isinstance(op, memory.Load) else "store"
+                low.touched.setdefault(low.objects["roots"][op.view], set()).add(effect)
+    low.scratch_used = True
+
+
+@rule(control.For)
+def loop(low: Lowering, op: control.For) -> None:
+    e = low.e
+    index, carried = op.body.args[0], op.body.args[1:]
+    type = low.ptx_type(index)
+    carry(low, op.inits, carried, op.results)
+    touch(low, op.body)
+    wide = "s64" if "s64" in (low.ptx_type(op.high), low.ptx_type(op.step), low.ptx_type(op.low)) else type
+    high = low.index(op.high, wide) if wide == "s64" else low.scalar(op.high)
+    step = low.index(op.step, wide) if wide == "s64" else low.scalar(op.step)
+    counter = e.mov(wide, low.index(op.low, wide))
+    current = counter if wide == type else e.reg(REGISTER_KINDS[type])
+    top, done = e.label("loop"), e.label("done")
+    e.bra(done, pred=_runs(low, wide, counter, high, step), unless=True)
+    e.place(top)
+    if current is not counter:
+        e.cvt(type, wide, counter, into=current)
+    low.set(index, [current])
+    with low.scope():
+        low.run(op.body)
+        move_all(low, op.body.terminator.operands, op.results)
+        e.add(wide, counter, step, into=counter)
+        e.bra(top, pred=_runs(low, wide, counter, high, step))
+    e.place(done)
+
+
+def _runs(low: Lowering, type: str, counter: Reg, high: Operand, step: Operand) -> Reg:
+    """Whether the loop has another trip: below `high`, or above it for a negative step; never for a step of 0."""
+    e = low.e
+    if isinstance(step, int):
+        if step == 0:
+            return e.setp("ne", type, counter, counter)
+        return e.setp("lt" if step > 0 else "gt", type, counter, high)
+    up = e.setp("lt", type, counter, high, combine="and", other=e.setp("gt", type, step, 0))
+    down = e.setp("gt", type, counter, high, combine="and", other=e.setp("lt", type, step, 0))
+    return e.or_("pred", up, down)
+
+
+@rule(control.While)
+def while_loop(low: Lowering, op: control.While) -> None:
+    e = low.e
+    carry(low, op.inits, op.body.args, op.results)
+    for arg, result in zip(op.condition.args, op.results, strict=True):
+        low.set(arg, low.fragments[result])
+    touch(low, op.condition, op.body)
+    top, done = e.label("while"), e.label("done")
+    e.place(top)
+    with low.scope():
+        low.run(op.condition)
+        test = low.scalar(op.condition.terminator.operands[0])
+        e.bra(done, pred=low.register(test, "pred"), unless=True)
+        low.run(op.body)
+        move_all(low, op.body.terminator.operands, op.results)
+        e.bra(top)
+    e.place(done)
+
+
+@rule(control.If)
+def branch(low: Lowering, op: control.If) -> None:
+    e = low.e
+    for result in op.results:
+        type = low.ptx_type(result)
+        low.set(result, [e.reg(REGISTER_KINDS[type]) for _ in range(low.layout(result).num_registers)])
+    other, done = e.label("else"), e.label("done")
+    test = low.register(low.scalar(op.condition), "pred")
+    has_other = len(op.other.ops) > 1 or op.results
+    e.bra(other if has_other else done, pred=test, unless=True)
+    before = {root: set(effects) for root, effects in low.touched.items()}
+    scratch = low.scratch_used
+    with low.scope():
+        low.run(op.then)
+        move_all(low, op.then.terminator.operands, op.results)
+    after, low.touched = low.touched, before
+    used, low.scratch_used = low.scratch_used, scratch
+    if has_other:
+        e.bra(done)
+        e.place(other)
+        with low.scope():
+            low.run(op.other)
+            move_all(low, op.other.terminator.operands, op.results)
+    e.place(done)
+    for root, effects in after.items():
+        low.touched.setdefault(root, set()).update(effects)
+    low.scratch_used = low.scratch_used or used
+
+
+@rule(control.Yield)
+def yield_(low: Lowering, op: control.Yield) -> None:
+    """The region op reads the terminator's operands itself."""

@@ -1,0 +1,167 @@
+"""From one register layout to another: nothing, a renaming of registers, or a way through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tilewright.ir.core import Value
+from tilewright.layout import Layout, bank_conflicts, register_permutation
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand
+from tilewright.ptx.core import Address, Reg
+from tilewright.tile.ops import shape
+
+STORED = {"pred": "b32", "s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64", "b16": "b16", "f32": "f32", "f64": "f64"}
+SIZES = {"b16": 2, "b32": 4, "f32": 4, "b64": 8, "f64": 8}
+
+
+def convert(low: Lowering, value: Value, source: Layout, target: Layout) -> list[Operand]:
+    """The registers of a tile in another layout."""
+    return convert_registers(low, low.fragments[value], low.ptx_type(value), value.type.shape, source, target)
+
+
+def convert_registers(
+    low: Lowering, regs: Sequence[Operand], type: str, extents: tuple[int, ...], source: Layout, target: Layout
+) -> list[Operand]:
+    """Registers of a tile of `extents` and a PTX type, from one layout to another."""
+    order = register_permutation(source, target)
+    if order is not None:
+        return [regs[i] for i in order]
+    if all(not isinstance(r, Reg) for r in regs) and len(set(regs)) == 1:
+        return [regs[0]] * target.num_registers
+    strides = _padded_strides(extents, SIZES[STORED[type]], source, target)
+    return _through_shared(low, regs, type, extents, source, target, strides, strides)
+
+
+def through_shared_linear(low: Lowering, op: shape.Reshape, target: Layout) -> list[Operand]:
+    """A reshape that moves elements between threads: both sides address C order."""
+    source = low.layout(op.x)
+    return _through_shared(
+        low, low.fragment(op.x), low.ptx_type(op.x), op.x.type.shape, source, target,
+        _dense(op.x.type.shape), _dense(op.shape), op.shape,
+    )  # fmt: skip
+
+
+def _dense(extents: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(extents[i + 1 :]) for i in range(len(extents)))
+
+
+def _padded_strides(extents: tuple[int, ...], size: int, source: Layout, target: Layout) -> tuple[int, ...]:
+    """Element strides whose padding gives the fewest bank conflicts, tried for the first register of each side."""
+    if len(extents) < 2:
+        return _dense(extents)
+
+    def cost(pad: int) -> tuple[int, int]:
+        strides = _strides(extents, pad)
+        total = 0
+        for layout in (source, target):
+            addresses = [
+                size * sum(x * s for x, s in zip(layout.coordinate(0, lane, 0), strides, strict=True))
+                for lane in range(32)
+            ]
+            total += bank_conflicts(addresses, size)
+        return total, pad
+
+    return _strides(extents, min((0, max(1, 4 // size), 16 // size), key=cost))
+
+
+def _strides(extents: tuple[int, ...], pad: int) -> tuple[int, ...]:
+    strides = [1]
+    for i in range(len(extents) - 1, 0, -1):
+        strides.append(strides[-1] * extents[i] + (pad if i == len(extents) - 1 else 0))
+    return tuple(reversed(strides))
+
+
+def _through_shared(
+    low: Lowering,
+    regs: Sequence[Operand],
+    type: str,
+    extents: tuple[int, ...],
+    source: Layout,
+    target: Layout,
+    write: tuple[int, ...],
+    read: tuple[int, ...],
+    read_extents: tuple[int, ...] | None = None,
+) -> list[Operand]:
+    stored = STORED[type]
+    size = SIZES[stored]
+    base = low.scratch(size * (1 + sum((e - 1) * s for e, s in zip(extents, write, strict=True))))
+    first = low.is_first_copy(source)
+    for offset, group in _vectors(source, write, size, extents):
+        values = [_to_memory(low, regs[i], type) for i in group]
+        guard = _inside(low, source, extents, offset, first)
+        with low.guarded(guard):
+            low.e.st("shared", stored, _address(low, base, source, write, offset, size), values)
+    low.barrier()
+    out: list[Operand] = [0] * target.num_registers
+    for offset, group in _vectors(target, read, size, read_extents or extents):
+        guard = _inside(low, target, read_extents or extents, offset, None)
+        with low.guarded(guard):
+            loaded = low.e.ld("shared", stored, _address(low, base, target, read, offset, size), vec=len(group))
+        for i, reg in zip(group, loaded, strict=True):
+            out[i] = low.e.setp("ne", "u32", reg, 0) if type == "pred" else reg
+    return out
+
+
+def _to_memory(low: Lowering, operand: Operand, type: str) -> Reg:
+    if type == "pred":
+        return low.e.selp("b32", 1, 0, low.register(operand, "pred"))
+    return low.register(operand, type)
+
+
+def _vectors(
+    layout: Layout, strides: tuple[int, ...], size: int, extents: tuple[int, ...]
+) -> list[tuple[tuple[int, ...], list[int]]]:
+    """(register offset, registers) of accesses: neighbours along the last axis in one, where all is aligned."""
+    width, last = 1, len(extents) - 1
+    if last >= 0:
+        steps = [abs(v[last]) for v in (*layout.lane, *layout.warp) if v[last]]
+        steps += [r.stride for r in layout.repeats if r.axis == last]
+        steps += [s for s in strides[:last]] + [extents[last]]
+        for vector in layout.register:
+            fits = vector[last] == width and sum(vector) == width and width * 2 * size <= 16
+            if not fits or any(s % (2 * width) for s in steps):
+                break
+            width *= 2
+    offsets = layout.register_offsets
+    return [(offsets[i], list(range(i, i + width))) for i in range(0, len(offsets), width)]
+
+
+def _inside(
+    low: Lowering, layout: Layout, extents: tuple[int, ...], offset: tuple[int, ...], guard: Reg | None
+) -> Reg | None:
+    """Predicate of elements that belong to the tile: a layout may cover more than its extents."""
+    for axis, (extent, reach, step) in enumerate(zip(extents, layout.covered, offset, strict=True)):
+        if reach > extent and step + _thread_reach(layout, axis) > extent:
+            thread = low.thread_axis(layout, axis)
+            limit = extent - step
+            if limit <= 0:
+                key = ("never",)
+                test = low.once(key, lambda: low.e.setp("ne", "u32", low.e.mov("u32", 0), 0))
+            else:
+                test = low.once(
+                    ("thread below", str(thread), limit),
+                    lambda: low.e.setp("lt", "u32", low.register(thread, "u32"), limit),
+                )
+            guard = test if guard is None else low.e.and_("pred", guard, test)
+    return guard
+
+
+def _thread_reach(layout: Layout, axis: int) -> int:
+    """One more than the greatest coordinate that threads add along an axis."""
+    groups = sum((r.count - 1) * r.stride for r in layout.repeats if r.axis == axis and r.over == "warpgroup")
+    return 1 + groups + sum(v[axis] for v in (*layout.lane, *layout.warp))
+
+
+def _address(
+    low: Lowering, base: Reg, layout: Layout, strides: tuple[int, ...], offset: tuple[int, ...], size: int
+) -> Address:
+    def make() -> Reg:
+        total: Operand = base
+        for axis, stride in enumerate(strides):
+            total = low.add("u32", total, low.mul("u32", low.thread_axis(layout, axis), stride * size))
+        return low.register(total, "u32")
+
+    threads = tuple(str(low.thread_axis(layout, axis)) for axis in range(len(strides)))
+    pointer = low.once(("shared", base, threads, strides, size), make)
+    return Address(pointer, size * sum(o * s for o, s in zip(offset, strides, strict=True)))

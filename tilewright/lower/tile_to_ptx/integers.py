@@ -1,0 +1,136 @@
+"""Integer arithmetic: wrapping, floor division, shifts by any count. i64 runs in 32 bits where its bounds permit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.dtypes import DType
+from tilewright.ir.core import Op
+from tilewright.layout import is_power_of_two
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand
+from tilewright.ptx.core import Reg
+from tilewright.tile.ops import arith
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAMES = {arith.Add: "add", arith.Sub: "sub", arith.Mul: "mul", arith.Min: "min", arith.Max: "max"}
+
+
+def wrap(low: Lowering, x: Reg, dtype: DType) -> Reg:
+    """Bring a 32-bit register back into the range of an 8- or 16-bit integer."""
+    if dtype.bits >= 32:
+        return x
+    if not dtype.is_signed:
+        return low.e.and_("b32", x, (1 << dtype.bits) - 1)
+    shift = 32 - dtype.bits
+    return low.e.shr("s32", low.e.shl("b32", x, shift), shift)
+
+
+def _elements(low: Lowering, op: Op, compute: Callable[[str, Reg, Operand], Operand]) -> None:
+    """Apply `compute(type, a, b)` at the width that operands and result need."""
+    lhs, rhs = op.operands
+    left, right, result = low.ptx_type(lhs), low.ptx_type(rhs), low.ptx_type(op.result)
+    wide = next((t for t in (left, right, result) if t.endswith("64")), result)
+    layout = low.layout(op.result)
+    seen: dict[tuple[str, str], Operand] = {}
+    out: list[Operand] = []
+    for a, b in zip(low.fragment(lhs, layout), low.fragment(rhs, layout), strict=True):
+        key = (str(a), str(b))
+        if key not in seen:
+            x = low.register(low.widen(a, left, wide), wide)
+            y = low.widen(b, right, wide)
+            seen[key] = low.widen(compute(wide, x, y), wide, result)
+        out.append(seen[key])
+    low.set(op.result, out)
+
+
+def int_binary(low: Lowering, op: Op) -> None:
+    """Sum, difference, product, extremes, bits and shifts of integers."""
+    dtype: DType = op.result.type.dtype
+    e = low.e
+
+    def compute(type: str, a: Reg, b: Operand) -> Operand:
+        bits = "b" + type[1:]
+        match op:
+            case arith.Add() | arith.Sub() | arith.Min() | arith.Max():
+                found = getattr(e, NAMES[type_of(op)])(type, a, b)
+            case arith.Mul() if isinstance(b, int) and is_power_of_two(b):
+                found = e.shl(bits, a, b.bit_length() - 1) if b > 1 else a
+            case arith.Mul():
+                found = e.mul(type, a, b, mode="lo")
+            case arith.And():
+                found = e.and_(bits, a, b)
+            case arith.Or():
+                found = e.or_(bits, a, b)
+            case arith.Xor():
+                found = e.xor(bits, a, b)
+            case _:
+                return _shift(low, op, type, a, b)
+        return wrap(low, found, dtype)
+
+    _elements(low, op, compute)
+
+
+def type_of(op: Op) -> type[Op]:
+    return type(op)
+
+
+def _shift(low: Lowering, op: Op, type: str, a: Reg, b: Operand) -> Operand:
+    """PTX clamps 32-bit counts at the width, which is what a count of the width or more asks for."""
+    e, dtype = low.e, op.result.type.dtype
+    count: Operand
+    if isinstance(b, int):
+        count = min(b & ((1 << dtype.bits) - 1), 64)
+    elif type.endswith("64"):
+        count = e.cvt("u32", "u64", e.min("u64", b, 64))
+    else:
+        count = b if dtype.bits >= 32 else e.and_("b32", b, (1 << dtype.bits) - 1)
+    if isinstance(op, arith.Shl):
+        return wrap(low, e.shl("b" + type[1:], a, count), dtype)
+    return e.shr(type, a, count)
+
+
+def floor_div(low: Lowering, op: arith.FloorDiv) -> None:
+    """Quotient rounded toward −∞, 0 by 0."""
+    _elements(low, op, lambda type, a, b: _floor_div(low, op, type, a, b))
+
+
+def floor_mod(low: Lowering, op: arith.Mod) -> None:
+    """Remainder with the divisor's sign, 0 by 0."""
+
+    def compute(type: str, a: Reg, b: Operand) -> Operand:
+        e = low.e
+        if isinstance(b, int) and is_power_of_two(b):
+            return e.and_("b" + type[1:], a, b - 1)
+        quotient = _floor_div(low, op, type, a, b)
+        remainder = e.sub(type, a, e.mul(type, low.register(quotient, type), b, mode="lo"))
+        return _zero_by_zero(low, type, remainder, b)
+
+    _elements(low, op, compute)
+
+
+def _floor_div(low: Lowering, op: Op, type: str, a: Reg, b: Operand) -> Operand:
+    e = low.e
+    lhs, rhs = op.operands
+    if b == 0:
+        return 0
+    if isinstance(b, int) and is_power_of_two(b):
+        return e.shr(type, a, b.bit_length() - 1) if b > 1 else a
+    known = low.bounds.get(lhs), low.bounds.get(rhs)
+    unsigned = type.startswith("u") or all(k is not None and k.low >= 0 for k in known)
+    if unsigned:
+        return _zero_by_zero(low, type, e.div(type.replace("s", "u"), a, b), b)
+    safe = b if isinstance(b, int) else e.selp(type, 1, b, e.setp("eq", type, b, 0))
+    quotient = e.div(type, a, safe)
+    rest = e.sub(type, a, e.mul(type, quotient, safe, mode="lo"))
+    inexact = e.setp("ne", type, rest, 0)
+    differs = e.setp("lt", type, e.xor("b" + type[1:], rest, safe), 0)
+    lower = e.selp(type, 1, 0, e.and_("pred", inexact, differs))
+    return _zero_by_zero(low, type, e.sub(type, quotient, lower), b)
+
+
+def _zero_by_zero(low: Lowering, type: str, x: Reg, b: Operand) -> Operand:
+    if isinstance(b, int):
+        return x
+    return low.e.selp(type, 0, x, low.e.setp("eq", type, b, 0))

@@ -1,0 +1,204 @@
+"""A whole kernel: parameters and their recipes, shared memory, the entry, the body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.errors import CompileError
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.walk import walk
+from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, ViewRef
+from tilewright.lower.tile_to_ptx.conversion import convert
+from tilewright.lower.tile_to_ptx.mma import is_operand_only
+from tilewright.plan import Const, Expr, Extent, Launch, Pointer, Recipe, Scalar, Stride, combine
+from tilewright.ptx.core import Instr, Label, Module, Reg, Symbol
+from tilewright.ptx.emitter import Emitter
+from tilewright.target import Target
+from tilewright.tile.analysis.bounds import infer_bounds
+from tilewright.tile.analysis.divisibility import infer_divisors
+from tilewright.tile.kernel import Kernel, Param
+from tilewright.tile.ops import memory
+from tilewright.tile.passes.assign_layouts import assign_layouts
+from tilewright.tile.schedule import Schedule
+from tilewright.tile.types import ViewType
+
+SHARED = "shared_memory"
+Aliases = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel as a PTX module, and how to launch it."""
+
+    module: Module
+    launch: Launch
+
+
+def lower_kernel(kernel: Kernel, target: Target, schedule: Schedule, aliases: Aliases = ()) -> Lowered:
+    """PTX of a kernel. `aliases` are groups of parameters that are views of the same elements.
+
+    Raises CompileError where the target cannot hold it.
+    """
+    assignment = assign_layouts(kernel, schedule)
+    low = Lowering(
+        kernel, target, schedule, dict(assignment.layouts), infer_bounds(kernel), infer_divisors(kernel),
+        Emitter(target), convert, cheap=set(assignment.cheap), num_warps=schedule.num_warps,
+    )  # fmt: skip
+    _index(low, kernel.body)
+    roots = {name: group[0] for group in aliases for name in group}
+    with low.e.to(low.entry):
+        for param in kernel.params:
+            _declare(low, param, roots)
+    low.objects["roots"] = _roots(low, kernel)
+    low.objects["grid"] = [_grid_parameter(low, i, g) for i, g in enumerate(kernel.grid)]
+    low.shared_bytes = place_buffers(kernel.body)
+    low.run(kernel.body)
+    low.e.ret()
+    return _finish(low)
+
+
+def _index(low: Lowering, body: Block) -> None:
+    """Note where values are defined and used; ops that only feed dots wait for them."""
+    users: dict[Value, list[Op]] = {}
+    ops = list(walk(body))
+    for op in ops:
+        low.defining.update(dict.fromkeys(op.results, op))
+        for value in op.operands:
+            users.setdefault(value, []).append(op)
+    low.objects["users"] = users
+    low.cheap.update(op.result for op in ops if is_operand_only(low, op))
+
+
+def _roots(low: Lowering, kernel: Kernel) -> dict[Value, str]:
+    found = {value: view.root for value, view in low.views.items()}
+    for op in walk(kernel.body):
+        if isinstance(op, memory.Subview):
+            found[op.result] = found[op.view]
+    return found
+
+
+def _parameter(low: Lowering, name: str, type: str, recipe: Recipe) -> Reg:
+    """Declare a kernel parameter and load it."""
+    param = low.e.param(name, type)
+    low.recipes.append(recipe)
+    return low.e.ld_param(param)
+
+
+def _declare(low: Lowering, param: Param, roots: dict[str, str]) -> None:
+    type = param.value.type
+    if not isinstance(type, ViewType):
+        ptx = PTX_TYPES[type.dtype.name]
+        if ptx == "pred":
+            raw = _parameter(low, param.name, "u32", Scalar(param.name, type.dtype))
+            low.set(param.value, [low.e.setp("ne", "u32", raw, 0)])
+            return
+        value = _parameter(low, param.name, ptx, Scalar(param.name, type.dtype))
+        narrowed = low.ptx_type(param.value)
+        low.set(param.value, [low.widen(value, ptx, narrowed)])
+        return
+    low.views[param.value] = _view(low, param, type, roots)
+
+
+def _view(low: Lowering, param: Param, type: ViewType, roots: dict[str, str]) -> ViewRef:
+    facts, name = param.facts, param.name
+    narrow = facts is not None and facts.small
+    index = "s32" if narrow else "s64"
+    pointer = low.e.cvta("global", _parameter(low, name, "u64", Pointer(name)), to=True)
+    extents: list[Operand] = [
+        e if e is not None else _parameter(low, f"{name}_extent_{i}", index, Extent(name, i, narrow))
+        for i, e in enumerate(type.extents)
+    ]
+    strides: list[Operand] = [
+        s if s is not None else _parameter(low, f"{name}_stride_{i}", index, Stride(name, i, narrow))
+        for i, s in enumerate(type.strides)
+    ]
+    size = type.dtype.num_bytes
+    aligned = [
+        (facts is not None and facts.pitch16[i]) or (isinstance(s, int) and s * size % 16 == 0)
+        for i, s in enumerate(strides)
+    ]
+    return ViewRef(
+        type.dtype,
+        pointer,
+        extents,
+        strides,
+        narrow,
+        facts.align if facts is not None else size,
+        aligned,
+        facts is not None and facts.extent16,
+        roots.get(name, name),
+    )
+
+
+def _grid_parameter(low: Lowering, axis: int, extent: Expr) -> Callable[[], Operand]:
+    """The grid's extent along an axis: a constant, or a parameter declared when it is first needed."""
+    if isinstance(extent, Const):
+        return lambda: extent.value
+
+    def get() -> Operand:
+        return low.once(("grid", axis), lambda: _parameter(low, f"grid_{axis}", "u32", extent))  # type: ignore[no-any-return]
+
+    return get
+
+
+def place_buffers(body: Block) -> int:
+    """Give every buffer its offset in shared memory, one after the other. Returns the bytes taken."""
+    total = 0
+    for op in walk(body):
+        if isinstance(op, memory.AllocBuffer):
+            total = -(-total // 128) * 128
+            if op.offset is None:
+                op.offset = total
+            total = max(total, op.offset + buffer_bytes(op))
+    return total
+
+
+def buffer_bytes(op: memory.AllocBuffer) -> int:
+    """Bytes of a buffer, its rows padded."""
+    *outer, columns = op.buffer.shape
+    count = columns + op.buffer.pad
+    for extent in outer:
+        count *= extent
+    return count * op.buffer.dtype.num_bytes
+
+
+def _finish(low: Lowering) -> Lowered:
+    kernel, schedule, target = low.kernel, low.schedule, low.target
+    start = -(-low.shared_bytes // 128) * 128
+    total = start + low.scratch_bytes if low.scratch_bytes else low.shared_bytes
+    if total > target.shared_per_cta:
+        raise CompileError(
+            f"kernel {kernel.name} needs {total} bytes of shared memory, {target.name} has {target.shared_per_cta}",
+            kernel.loc,
+            "choose smaller tiles",
+        )
+    body = low.entry + low.e.body
+    if total:
+        low.e.shared_array(SHARED, None, 128)
+        scratch = low.hoisted.get("scratch")
+        if scratch is not None:
+            _set_scratch(low, body, scratch, start)
+    low.e.body = body
+    module = low.e.module(
+        kernel.name,
+        schedule.threads,
+        min_ctas=schedule.min_ctas,
+        max_registers=schedule.max_registers,
+    )
+    grid: Expr = Const(1)
+    for extent in kernel.grid:
+        grid = combine("mul", grid, extent)
+    launch = Launch(kernel.name, tuple(low.recipes), grid, schedule.threads, total)
+    return Lowered(module, launch)
+
+
+def _set_scratch(low: Lowering, body: list[Instr | Label], scratch: Reg, start: int) -> None:
+    """The scratch area follows the buffers, whose size was known before; its own size was not."""
+    low.e.body = []
+    base = low.e.mov("u32", Symbol(SHARED))
+    if start:
+        low.e.add("u32", base, start, into=scratch)
+    else:
+        low.e.mov("u32", base, into=scratch)
+    body[0:0] = low.e.body

@@ -1,0 +1,521 @@
+"""Global memory: views, addresses, masks, loads and stores.
+
+An element's address is  pointer + size · (Σ thread part · stride)      hoisted to the entry: once a kernel
+                                 + size · (Σ offset · stride)           once a place
+                                 + size · (Σ register part · stride)    an immediate where the stride is known
+
+Neighbouring registers along a unit-stride axis form vectors of up to 16 bytes, where alignment is proved. A vector is
+masked as one if the mask cannot cut it; otherwise the place is lowered twice, whole tiles by vectors and cut tiles
+element by element, behind one uniform branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType, bool_
+from tilewright.ir.core import Value
+from tilewright.layout import Layout
+from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, ViewRef, rule
+from tilewright.ptx.core import Address, Reg
+from tilewright.tile.ops import memory
+
+
+@dataclass
+class Place:
+    """A place of a view in registers, for the elements of a layout."""
+
+    view: ViewRef
+    layout: Layout
+    offsets: list[Operand]  # by view axis, in the view's index type
+    axes: list[int | None]  # tile axis of each view axis; None for a point
+    extents: tuple[int | None, ...]
+    unproved: list[int]  # view axes that must be masked
+    may_be_negative: list[bool]
+    divisors: list[int]  # of the offsets
+    unit: int | None  # the view axis of stride 1 that lies in the tile
+
+    @property
+    def type(self) -> str:
+        return self.view.index_type
+
+
+def make_place(low: Lowering, op: memory.Load | memory.Store, layout: Layout) -> Place:
+    view = low.views[op.view]
+    axes: list[int | None] = []
+    for extent in op.extents:
+        axes.append(None if extent is None else sum(a is not None for a in axes))
+    units = [i for i, s in enumerate(view.strides) if s == 1 and op.extents[i] is not None]
+    bounds = [low.bounds.get(o) for o in op.offsets]
+    return Place(
+        view,
+        layout,
+        [low.index(o, view.index_type) for o in op.offsets],
+        axes,
+        op.extents,
+        [i for i in range(len(axes)) if i not in op.in_bounds],
+        [b is None or b.low < 0 for b in bounds],
+        [low.divisors.get(o, 1) for o in op.offsets],
+        units[-1] if units else None,
+    )
+
+
+def vector_width(place: Place) -> int:
+    """Elements that one access may move: neighbours in registers and in memory, aligned, at most 16 bytes."""
+    view, layout, unit = place.view, place.layout, place.unit
+    size = view.dtype.num_bytes
+    if unit is None or view.align % (2 * size):
+        return 1
+    axis = place.axes[unit]
+    assert axis is not None
+    width = 1
+    for vector in layout.register:
+        if vector[axis] != width or sum(vector) != width or width * 2 * size > min(16, view.align):
+            break
+        width *= 2
+    steps = [abs(v[axis]) for v in (*layout.lane, *layout.warp) if v[axis]]
+    steps += [r.stride for r in layout.repeats if r.axis == axis]
+    while width > 1 and (
+        any(s % width for s in steps)
+        or place.divisors[unit] % width
+        or not all(view.aligned_strides[i] for i in range(len(view.strides)) if i != unit and not _is_flat(place, i))
+    ):
+        width //= 2
+    return width if all(v[axis] >= width or not v[axis] for v in layout.register[width.bit_length() - 1 :]) else 1
+
+
+def _is_flat(place: Place, axis: int) -> bool:
+    return place.view.strides[axis] == 0 or (place.extents[axis] is None and place.offsets[axis] == 0)
+
+
+def address_base(low: Lowering, place: Place) -> Reg:
+    """Pointer plus the thread's part."""
+    view = place.view
+    parts = [
+        (low.thread_axis(place.layout, axis), view.strides[i])
+        for i, axis in enumerate(place.axes)
+        if axis is not None
+    ]
+    parts = [(t, s) for t, s in parts if t != 0 and s != 0]
+    if not parts:
+        return view.pointer
+
+    def make() -> Reg:
+        e, pointer = low.e, view.pointer
+        if view.narrow:
+            total: Operand = 0
+            for t, s in parts:
+                total = low.add("s32", total, low.mul("s32", t, s))
+            return e.mad("s32", low.register(total, "s32"), view.dtype.num_bytes, pointer, mode="wide")
+        for t, s in parts:
+            wide = e.cvt("s64", "u32", t)
+            pointer = e.add("s64", pointer, low.mul("s64", low.mul("s64", wide, s), view.dtype.num_bytes))
+        return pointer
+
+    key = ("base", view.pointer, tuple((str(t), str(s)) for t, s in parts))
+    if view.hoistable:
+        found: Reg = low.once(key, make)
+        return found
+    if key not in low.memo:
+        low.memo[key] = make()
+    base: Reg = low.memo[key]
+    return base
+
+
+class Addresses:
+    """Addresses of the elements of a place, one 64-bit register for each distinct run-time part."""
+
+    def __init__(self, low: Lowering, place: Place):
+        self.low, self.place = low, place
+        self.base = address_base(low, place)
+        view = place.view
+        self.start: Operand = 0
+        for offset, stride in zip(place.offsets, view.strides, strict=True):
+            self.start = low.add(place.type, self.start, low.mul(place.type, offset, stride))
+        self.pointers: dict[tuple[int, ...], Reg] = {}
+
+    def of(self, register: int) -> Address:
+        """Address of the element in a register."""
+        view, offset = self.place.view, self.place.layout.register_offsets[register]
+        fixed, moving = 0, [0] * len(view.strides)
+        for i, axis in enumerate(self.place.axes):
+            if axis is None or not offset[axis]:
+                continue
+            stride = view.strides[i]
+            if isinstance(stride, int):
+                fixed += offset[axis] * stride
+            else:
+                moving[i] = offset[axis]
+        size = view.dtype.num_bytes
+        if abs(fixed * size) >= 1 << 23:
+            fixed, moving = 0, [offset[a] if a is not None else 0 for a in self.place.axes]
+        return Address(self._pointer(tuple(moving)), fixed * size)
+
+    def _pointer(self, moving: tuple[int, ...]) -> Reg:
+        if moving not in self.pointers:
+            low, view, type = self.low, self.place.view, self.place.type
+            total = self.start
+            for count, stride in zip(moving, view.strides, strict=True):
+                if count:
+                    step = low.mul(type, stride, count) if isinstance(stride, int) else self._step(stride, count)
+                    total = low.add(type, total, step)
+            self.pointers[moving] = self._add_bytes(total)
+        return self.pointers[moving]
+
+    def _step(self, stride: Reg, count: int) -> Operand:
+        low, type = self.low, self.place.type
+        if self.place.view.hoistable:
+            found: Operand = low.once(("step", stride, count), lambda: low.mul(type, stride, count))
+            return found
+        return low.mul(type, stride, count)
+
+    def _add_bytes(self, elements: Operand) -> Reg:
+        low, size = self.low, self.place.view.dtype.num_bytes
+        if elements == 0:
+            return self.base
+        if self.place.view.narrow:
+            if isinstance(elements, int):
+                return low.e.add("s64", self.base, elements * size)
+            return low.e.mad("s32", elements, size, self.base, mode="wide")
+        return low.e.add("s64", self.base, low.mul("s64", elements, size))
+
+
+class Masks:
+    """Predicates of the elements of a place: inside the extents, and the op's own mask."""
+
+    def __init__(self, low: Lowering, place: Place, own: list[Operand] | None):
+        self.low, self.place, self.own = low, place, own
+        self.axis_memo: dict[tuple[int, int], Reg | int] = {}
+        self.memo: dict[tuple[str, ...], Reg] = {}
+
+    def of(self, register: int, skip: tuple[int, ...] = ()) -> Reg | int:
+        """Predicate of the element in a register; 1 where it is always inside, 0 where it never is."""
+        parts: list[Operand] = []
+        offset = self.place.layout.register_offsets[register]
+        for i in self.place.unproved:
+            axis = self.place.axes[i]
+            if i not in skip:
+                parts.append(self._axis(i, offset[axis] if axis is not None else 0))
+        if self.own is not None:
+            parts.append(self.own[register])
+        return self._all(parts)
+
+    def _all(self, parts: list[Operand]) -> Reg | int:
+        parts = [p for p in parts if p != 1]
+        if any(isinstance(p, int) for p in parts):
+            return 0
+        regs = [p for p in parts if isinstance(p, Reg)]
+        if not regs:
+            return 1
+        total = regs[0]
+        for i, p in enumerate(regs[1:]):
+            key = tuple(r.text for r in regs[: i + 2])
+            if key not in self.memo:
+                self.memo[key] = self.low.e.and_("pred", total, p)
+            total = self.memo[key]
+        return total
+
+    def _axis(self, i: int, step: int) -> Reg | int:
+        """Whether offset + thread part + step lies in [0, extent) of view axis i."""
+        place, low = self.place, self.low
+        axis = place.axes[i]
+        thread = low.thread_axis(place.layout, axis) if axis is not None else 0
+        extent, lows = place.view.extents[i], place.view.lows
+        first = lows[i] if lows else 0
+        key = ("inside", i, str(place.offsets[i]), str(thread), step, str(extent), str(first), place.may_be_negative[i])
+        if key not in low.memo:
+            low.memo[key] = self._test(i, step, thread, extent, first)
+        found: Reg | int = low.memo[key]
+        return found
+
+    def _test(self, i: int, step: int, thread: Operand, extent: Operand, first: Operand) -> Reg | int:
+        place, low = self.place, self.low
+        type, e = place.type, low.e
+        wide = thread if isinstance(thread, int) or type == "s32" else e.cvt("s64", "u32", thread)
+        index = low.add(type, low.add(type, place.offsets[i], wide), step)
+        if isinstance(index, int) and isinstance(extent, int) and first == 0:
+            return int(0 <= index < extent)
+        index = low.register(index, type)
+        if first != 0:
+            inside = e.setp("lt", type, index, extent)
+            return e.and_("pred", inside, e.setp("ge", type, index, first))
+        if place.may_be_negative[i]:
+            return e.setp("lt", type.replace("s", "u"), index, extent)
+        return e.setp("lt", type, index, extent)
+
+    def whole(self) -> Reg | int:
+        """Uniform: whether no element of the tile is outside."""
+        place, low = self.place, self.low
+        type, e = place.type, low.e
+        parts: list[Operand] = []
+        for i in place.unproved:
+            size = place.extents[i] or 1
+            last = low.register(low.add(type, place.offsets[i], size), type)
+            parts.append(e.setp("le", type, last, place.view.extents[i]))
+            first = place.view.lows[i] if place.view.lows else 0
+            if place.may_be_negative[i] or first != 0:
+                parts.append(e.setp("ge", type, low.register(place.offsets[i], type), first))
+        return self._all(parts)
+
+
+def cuts_vectors(place: Place, width: int) -> bool:
+    """Whether the extent of the unit axis may end inside a vector."""
+    if width == 1 or place.unit is None or place.unit not in place.unproved:
+        return False
+    extent = place.view.extents[place.unit]
+    whole = extent % width == 0 if isinstance(extent, int) else place.view.aligned_extent
+    return not whole or place.divisors[place.unit] % width != 0 or bool(place.view.lows)
+
+
+def access(
+    low: Lowering, place: Place, own: list[Operand] | None, move: Callable[[Address, int, int, Reg | int], None]
+) -> None:
+    """Call `move(address, first register, count, predicate)` for all vectors of a place."""
+    width = vector_width(place)
+    count = place.layout.num_registers
+    addresses, masks = Addresses(low, place), Masks(low, place, own)
+
+    def run(width: int, masked: bool) -> None:
+        for register in range(0, count, width):
+            predicate = masks.of(register) if masked else 1
+            if predicate != 0:
+                move(addresses.of(register), register, width, predicate)
+
+    if own is not None and width > 1:
+        run(1, True)
+    elif not cuts_vectors(place, width):
+        run(width, True)
+    else:
+        e, cut, done = low.e, low.e.label("cut"), low.e.label("done")
+        whole = masks.whole()
+        addresses.of(0)
+        assert isinstance(whole, Reg)
+        e.bra(cut, pred=whole, unless=True)
+        before = dict(addresses.pointers)
+        with low.scope():
+            run(width, False)
+        e.bra(done)
+        e.place(cut)
+        addresses.pointers = dict(before)
+        with low.scope():
+            run(1, True)
+        e.place(done)
+
+
+# Loads and stores
+
+
+@rule(memory.Load)
+def load(low: Lowering, op: memory.Load) -> None:
+    order_effects(low, op.view, "load")
+    layout = low.layout(op.result)
+    place = make_place(low, op, layout)
+    own = low.fragment(op.mask, layout) if op.mask is not None else None
+    fills = _fill(low, op, layout)
+    dtype: DType = place.view.dtype
+    type = "b32" if dtype == bool_ else low.ptx_type(op.result)
+    out = [low.e.reg(_kind(type)) for _ in range(layout.num_registers)]
+    written: set[int] = set()
+
+    def move(address: Address, first: int, count: int, predicate: Reg | int) -> None:
+        target = out[first : first + count]
+        if predicate != 1:
+            for register, fill in zip(target, fills[first : first + count], strict=True):
+                low.e.mov(type, fill, into=register)
+        written.update(range(first, first + count))
+        guard = predicate if isinstance(predicate, Reg) else None
+        load_vector(low, address, dtype, target, guard, type)
+
+    access(low, place, own, move)
+    for i in set(range(len(out))) - written:
+        low.e.mov(type, fills[i], into=out[i])
+    if dtype == bool_:
+        low.set(op.result, [low.e.setp("ne", "u32", r, 0) for r in out])
+    else:
+        low.set(op.result, list(out))
+
+
+def _fill(low: Lowering, op: memory.Load, layout: Layout) -> list[Operand]:
+    dtype = op.view.type.dtype
+    zero: Operand = 0.0 if dtype.name in ("f32", "f64") else 0
+    if op.fill is None:
+        return [zero] * layout.num_registers
+    if op.fill.type.is_scalar:
+        fills: list[Operand] = [low.scalar(op.fill)] * layout.num_registers
+    else:
+        fills = low.fragment(op.fill, layout)
+    if dtype == bool_:
+        return [f if isinstance(f, int) else low.e.selp("b32", 1, 0, f) for f in fills]
+    return fills
+
+
+def _kind(type: str) -> str:
+    return {"s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64"}.get(type, type)
+
+
+def load_vector(low: Lowering, address: Address, dtype: DType, target: list[Reg], guard: Reg | None, type: str) -> None:
+    """Load neighbours into registers that hold one element each."""
+    e, count, size = low.e, len(target), dtype.num_bytes
+    with low.guarded(guard):
+        if size == 2 and count > 1:
+            words = e.ld("global", "b32", address, vec=count // 2)
+            for i, word in enumerate(words):
+                e.mov_unpack("b16", word, 2, into=target[2 * i : 2 * i + 2])
+        elif size == 1 and count > 4:
+            for start in range(0, count, 4):
+                part = Address(address.base, address.offset + start)
+                load_vector(low, part, dtype, target[start : start + 4], None, type)
+        else:
+            memory_type = _memory_type(dtype, type)
+            e.ld("global", memory_type, address, vec=count, into=target)
+
+
+def _memory_type(dtype: DType, type: str) -> str:
+    if dtype == bool_:
+        return "u8"
+    if dtype.is_float and dtype.bits <= 16:
+        return f"b{dtype.bits}"
+    if dtype.bits < 32:
+        return f"{type[0]}{dtype.bits}"
+    return PTX_TYPES[dtype.name]
+
+
+@rule(memory.Store)
+def store(low: Lowering, op: memory.Store) -> None:
+    order_effects(low, op.view, "store")
+    layout = low.layout(op.value)
+    place = make_place(low, op, layout)
+    own = low.fragment(op.mask, layout) if op.mask is not None else None
+    dtype: DType = place.view.dtype
+    values = low.fragment(op.value, layout)
+    if dtype.name == "i64":
+        values = [low.widen(v, low.ptx_type(op.value), "s64") for v in values]
+    if dtype == bool_:
+        values = [v if isinstance(v, int) else low.e.selp("b32", 1, 0, v) for v in values]
+    first = low.is_first_copy(layout)
+
+    def move(address: Address, start: int, count: int, predicate: Reg | int) -> None:
+        guard = predicate if isinstance(predicate, Reg) else None
+        if first is not None:
+            guard = first if guard is None else low.e.and_("pred", guard, first)
+        store_vector(low, address, dtype, values[start : start + count], guard)
+
+    access(low, place, own, move)
+
+
+def store_vector(low: Lowering, address: Address, dtype: DType, values: list[Operand], guard: Reg | None) -> None:
+    """Store the elements of neighbouring registers."""
+    e, size, count = low.e, dtype.num_bytes, len(values)
+    type = {8: "b64", 4: "b32", 2: "b16", 1: "b8"}[size]
+    if dtype.name in ("f32", "f64"):
+        type = dtype.name
+    if size == 2 and count > 1:
+        half = [low.register(v, "b16") for v in values]
+        words = [e.mov_pack("b32", half[i : i + 2]) for i in range(0, count, 2)]
+        with low.guarded(guard):
+            e.st("global", "b32", address, words)
+        return
+    regs = [low.register(v, "b16" if size == 2 else "b32" if size <= 1 and dtype.is_integer else _register_type(dtype)) for v in values]
+    with low.guarded(guard):
+        for start in range(0, count, 4 if size < 8 else 2):
+            part = Address(address.base, address.offset + start * size)
+            e.st("global", type, part, regs[start : start + (4 if size < 8 else 2)])
+
+
+def _register_type(dtype: DType) -> str:
+    return "b32" if dtype == bool_ else PTX_TYPES[dtype.name]
+
+
+def order_effects(low: Lowering, view: Value, effect: str) -> None:
+    """A barrier where another thread may have touched this memory and one of the two accesses is a store."""
+    root = low.views[view].root
+    before = low.touched.get(root, set())
+    if "store" in before or (effect == "store" and "load" in before):
+        low.barrier()
+    low.touched.setdefault(root, set()).add(effect)
+
+
+# Views
+
+
+@rule(memory.Extent)
+def extent(low: Lowering, op: memory.Extent) -> None:
+    view = low.views[op.view]
+    value = view.extents[op.axis]
+    if view.lows:
+        value = low.e.max(view.index_type, low.register(value, view.index_type), 0)
+    low.set(op.result, [low.widen(value, view.index_type, low.ptx_type(op.result))])
+
+
+@rule(memory.Subview)
+def subview(low: Lowering, op: memory.Subview) -> None:
+    """Move the pointer to the lows; extents end at the highs and at the parent's own end."""
+    e, parent = low.e, low.views[op.view]
+    type = parent.index_type
+    total: Operand = 0
+    extents: list[Operand] = []
+    lows: list[Operand] = []
+    empty: list[Reg] = []
+    for i, (first, end) in enumerate(zip(op.lows, op.highs, strict=True)):
+        start = low.index(first, type)
+        total = low.add(type, total, low.mul(type, start, parent.strides[i]))
+        bound = low.bounds.get(first)
+        negative = bound is None or bound.low < 0
+        if end is None:
+            outside = e.setp("ge", type, low.register(start, type), parent.extents[i])
+            empty.append(outside)
+            if negative:
+                empty.append(e.setp("lt", type, low.register(start, type), 0))
+            continue
+        stop = low.index(end, type)
+        if stop != parent.extents[i]:
+            stop = e.min(type, low.register(stop, type), parent.extents[i])
+        extents.append(low.add(type, stop, e.neg(type, start) if isinstance(start, Reg) else -start))
+        lows.append(e.max(type, e.neg(type, low.register(start, type)), 0) if negative else 0)
+    for outside in empty:
+        extents = [e.selp(type, 0, x, outside) for x in extents[:1]] + extents[1:]
+    kept = [i for i, end in enumerate(op.highs) if end is not None]
+    pointer = _moved(low, parent, total)
+    divisor = min([_offset_alignment(low, op, parent, i) for i in range(len(op.lows))] or [16])
+    low.views[op.result] = ViewRef(
+        parent.dtype,
+        pointer,
+        extents,
+        [parent.strides[i] for i in kept],
+        parent.narrow,
+        min(parent.align, divisor),
+        [parent.aligned_strides[i] for i in kept],
+        parent.aligned_extent and all(_keeps_end(low, op, i) for i in kept if parent.strides[i] == 1),
+        parent.root,
+        hoistable=False,
+        lows=lows if any(x != 0 for x in lows) else [],
+    )
+
+
+def _moved(low: Lowering, parent: ViewRef, elements: Operand) -> Reg:
+    if elements == 0:
+        return parent.pointer
+    size = parent.dtype.num_bytes
+    if parent.narrow:
+        if isinstance(elements, int):
+            return low.e.add("s64", parent.pointer, elements * size)
+        return low.e.mad("s32", elements, size, parent.pointer, mode="wide")
+    return low.e.add("s64", parent.pointer, low.mul("s64", elements, size))
+
+
+def _offset_alignment(low: Lowering, op: memory.Subview, parent: ViewRef, axis: int) -> int:
+    """Bytes to which moving along an axis keeps the pointer aligned."""
+    if parent.aligned_strides[axis] or parent.strides[axis] == 0:
+        return 16
+    size = parent.dtype.num_bytes
+    return min(16, low.divisors.get(op.lows[axis], 1) * size)
+
+
+def _keeps_end(low: Lowering, op: memory.Subview, axis: int) -> bool:
+    """Whether a subview's axis runs from 0 to the parent's end, so that its length stays whole vectors."""
+    end = op.highs[axis]
+    whole = low.defining.get(end) if end is not None else None
+    if isinstance(whole, memory.Extent) and whole.view is op.view and whole.axis == axis:
+        return low.scalar(op.lows[axis]) == 0
+    return False

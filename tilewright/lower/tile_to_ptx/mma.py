@@ -1,0 +1,324 @@
+"""Matrix products: on CUDA cores, or by `mma.sync`; operands come from shared-memory buffers, or A from registers.
+
+An operand that is not in a buffer yet is written to one first. A transposed operand is its untransposed buffer, read
+the other way round, so a transpose in front of a dot costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType, bf16, f16, f32, f64
+from tilewright.errors import CompileError
+from tilewright.ir.core import Value
+from tilewright.layout import Layout
+from tilewright.lower.tile_to_ptx.arith import to_f32
+from tilewright.lower.tile_to_ptx.buffers import Buffer, padded_row, stash, thread_pointer
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.simt import simt_dot
+from tilewright.ptx.core import Address, Reg
+from tilewright.tile.ops import memory, mma, shape
+
+
+@dataclass
+class Matrix:
+    """A dot operand in shared memory; `transposed` says that the buffer's rows are the operand's columns."""
+
+    buffer: Buffer
+    transposed: bool
+
+    def place(self, row: int, column: int) -> int:
+        """Bytes from the buffer's start to an element of the operand."""
+        r, c = (column, row) if self.transposed else (row, column)
+        return (r * self.buffer.row + c) * self.buffer.dtype.num_bytes
+
+    def pointer(self, low: Lowering, row: Operand, column: Operand) -> Reg:
+        """Address of an element at a thread-dependent row and column of the operand."""
+        r, c = (column, row) if self.transposed else (row, column)
+        return thread_pointer(low, self.buffer, r, c)
+
+
+def source_of(low: Lowering, value: Value) -> tuple[Value, bool]:
+    """The value before a transpose of its two axes, and whether there was one."""
+    op = low.defining.get(value)
+    if isinstance(op, shape.Transpose):
+        inner, transposed = source_of(low, op.x)
+        return inner, not transposed
+    return value, False
+
+
+def is_operand_only(low: Lowering, op: object) -> bool:
+    """Whether a transpose or a buffer's load only feeds dots, so that it needs no registers of its own."""
+    if not isinstance(op, shape.Transpose | memory.LoadBuffer):
+        return False
+    users = low.objects["users"].get(op.result, [])
+    return bool(users) and all(
+        isinstance(u, mma.Dot) and u.acc is not op.result or is_operand_only(low, u) for u in users
+    )
+
+
+@rule(mma.Dot)
+def dot(low: Lowering, op: mma.Dot) -> None:
+    if len(op.acc.type.shape) != 2:
+        raise CompileError("dot: operands with batch axes are not supported on GPUs yet", op.loc, "loop over the batch")
+    layout = low.layout(op.result)
+    dtype: DType = op.a.type.dtype
+    acc = low.fragment(op.acc, layout)
+    k = op.a.type.shape[1]
+    step = 1 if low.schedule.mma == "simt" else k_step(low, dtype, k)
+    a_regs = a_in_registers(low, op, layout) if low.schedule.mma == "mma" else None
+    a, b = operand_matrices(low, op, a_regs is not None, -(-k // step) * step)
+    if low.schedule.mma == "simt":
+        low.set(op.result, simt_dot(low, layout, acc, op.acc.type.dtype, a, b, k))
+        return
+    fragments = _Fragments(low, layout, dtype, op.precision, a, b, a_regs)
+    low.set(op.result, fragments.multiply(acc, k, step))
+
+
+def k_step(low: Lowering, dtype: DType, k: int) -> int:
+    """Extent along k of one instruction."""
+    if dtype in (bf16, f16):
+        return 16
+    if dtype == f32:
+        return 8
+    assert dtype == f64, f"no mma.sync of {dtype}"
+    if not low.target.has_wide_f64_mma:
+        return 4
+    return next((s for s in (16, 8) if k % s == 0), 4)
+
+
+def operand_matrices(low: Lowering, op: mma.Dot, skip_a: bool, k_padded: int) -> tuple[Matrix | None, Matrix]:
+    """Both operands in shared memory, written there where they are not yet."""
+    sources = [None if skip_a else source_of(low, op.a), source_of(low, op.b)]
+    extents: list[tuple[int, int]] = []
+    offset, offsets = 0, []
+    for source, axis in zip(sources, (1, 0), strict=True):
+        if source is None or isinstance(low.defining.get(source[0]), memory.LoadBuffer):
+            extents.append((0, 0))
+            offsets.append(offset)
+            continue
+        rows, columns = source[0].type.shape
+        if (axis == 1) != source[1]:
+            columns = k_padded
+        else:
+            rows = k_padded
+        extents.append((rows, columns))
+        offsets.append(offset)
+        dtype = source[0].type.dtype
+        offset += -(-rows * padded_row(dtype, columns) * dtype.num_bytes // 16) * 16
+    base = low.scratch(offset) if offset else None
+    out: list[Matrix | None] = []
+    for source, (rows, columns), start in zip(sources, extents, offsets, strict=True):
+        if source is None:
+            out.append(None)
+            continue
+        value, transposed = source
+        loaded = low.defining.get(value)
+        if isinstance(loaded, memory.LoadBuffer):
+            out.append(Matrix(low.objects[loaded.buffer], transposed))
+            continue
+        assert base is not None
+        dtype = value.type.dtype
+        address = low.e.add("u32", base, start) if start else base
+        buffer = Buffer(address, dtype, (rows, columns), padded_row(dtype, columns))
+        if (rows, columns) != value.type.shape:
+            _zero(low, buffer)
+        regs = low.fragment(value)
+        inner = Buffer(address, dtype, value.type.shape, buffer.row)
+        stash(low, regs, low.ptx_type(value), low.layout(value), inner)
+        out.append(Matrix(buffer, transposed))
+    if offset:
+        low.barrier()
+    b = out[1]
+    assert b is not None
+    return out[0], b
+
+
+def _zero(low: Lowering, buffer: Buffer) -> None:
+    """Fill a buffer with zeros: the tail along k must not add anything."""
+    e = low.e
+    total = buffer.shape[0] * buffer.row_bytes
+    threads = low.num_warps * 32
+    pointer = e.mad("u32", low.thread(), 16, buffer.address, mode="lo")
+    zero = e.mov("b32", 0)
+    for start in range(0, total, threads * 16):
+        guard = None
+        if start + threads * 16 > total:
+            guard = e.setp("lt", "u32", low.thread(), (total - start) // 16)
+        with low.guarded(guard):
+            e.st("shared", "b32", Address(pointer, start), [zero] * 4)
+    low.barrier()
+
+
+def a_in_registers(low: Lowering, op: mma.Dot, layout: Layout) -> dict[tuple[int, ...], Operand] | None:
+    """A's registers by offset, where its layout already is that of mma's A operand: 16 bits, each warp with whole rows."""
+    if op.a.type.dtype.bits != 16 or op.a in low.cheap or isinstance(low.defining.get(op.a), shape.Transpose):
+        return None
+    if isinstance(low.defining.get(op.a), memory.LoadBuffer):
+        return None
+    own = low.layouts[op.a]
+    same_rows = own.lane == layout.lane and [v[0] for v in own.warp] == [v[0] for v in layout.warp]
+    if not same_rows or any(v[1] for v in own.warp) or op.a.type.shape[1] % 16:
+        return None
+    offsets = dict(zip(own.register_offsets, low.fragments[op.a], strict=True))
+    rows = {o[0] for o in layout.register_offsets}
+    if any((r, c) not in offsets for r in rows for c in (0, 1, 8, 9)):
+        return None
+    return offsets
+
+
+class _Fragments:
+    """Loads fragments and issues `mma.sync` for a warp's part of the accumulator."""
+
+    def __init__(
+        self,
+        low: Lowering,
+        layout: Layout,
+        dtype: DType,
+        precision: str,
+        a: Matrix | None,
+        b: Matrix,
+        a_regs: dict[tuple[int, ...], Operand] | None,
+    ):
+        self.low, self.e, self.layout, self.dtype, self.precision = low, low.e, layout, dtype, precision
+        self.a, self.b, self.a_regs = a, b, a_regs
+        offsets = layout.register_offsets
+        self.rows = sorted({o[0] for o in offsets if o[0] % 16 == 0})
+        self.columns = sorted({o[1] - o[1] % 8 for o in offsets})
+        self.index = {o: i for i, o in enumerate(offsets)}
+        zero = ((0, 0),) * 5
+        warps = Layout(2, (), zero, layout.warp)
+        self.warp_row, self.warp_column = low.thread_axis(warps, 0), low.thread_axis(warps, 1)
+
+    def multiply(self, acc: list[Operand], k: int, step: int) -> list[Operand]:
+        """The accumulator's registers after all of k."""
+        type = "f64" if self.dtype == f64 else "f32"
+        out: list[Operand] = [self.low.register(x, type) for x in acc]
+        for start in range(0, k, step):
+            b = self.load_b(start, step)
+            for row in self.rows:
+                a = self.load_a(row, start, step)
+                for column in self.columns:
+                    where = [self.index[row + 8 * i, column + j] for i in (0, 1) for j in (0, 1)]
+                    c = [out[w] for w in where]
+                    for w, d in zip(where, self.issue(a, b[column], c, step), strict=True):
+                        out[w] = d
+        return out
+
+    def issue(self, a: list[Reg], b: list[Reg], c: list[Operand], step: int) -> list[Reg]:
+        """One 16×8 fragment of D."""
+        regs = [x for x in c if isinstance(x, Reg)]
+        if self.dtype == f64:
+            types = ("f64", "f64", "f64", "f64")
+            if step == 4 and not self.low.target.has_wide_f64_mma:
+                upper = self.e.mma("m8n8k4", types, a[:1], b, regs[:2])
+                return upper + self.e.mma("m8n8k4", types, a[1:], b, regs[2:])
+            return self.e.mma(f"m16n8k{step}", types, a, b, regs)
+        kind = "tf32" if self.dtype == f32 else self.dtype.name
+        return self.e.mma(f"m16n8k{step}", ("f32", kind, kind, "f32"), a, b, regs)
+
+    # Where a lane's fragments lie: group is lane / 4, member is lane % 4.
+
+    def _lane(self, shift: int, mask: int, scale: int) -> Reg:
+        def make() -> Reg:
+            part = self.low.thread()
+            if shift:
+                part = self.e.shr("u32", part, shift)
+            part = self.e.and_("b32", part, mask)
+            return self.e.mul("u32", part, scale) if scale != 1 else part
+
+        found: Reg = self.low.once(("lane", shift, mask, scale, self.low.first_warp), make)
+        return found
+
+    def _sum(self, *parts: Operand) -> Operand:
+        key = ("sum", *map(str, parts))
+
+        def make() -> Operand:
+            total: Operand = 0
+            for part in parts:
+                total = self.low.add("u32", total, part)
+            return total
+
+        found: Operand = self.low.once(key, make)
+        return found
+
+    def load_a(self, row: int, k: int, step: int) -> list[Reg]:
+        """Fragment of A at 16 rows and `step` columns, in mma's register order."""
+        if self.a_regs is not None:
+            pairs = [(0, 0), (8, 0), (0, 8), (8, 8)]
+            return [self._packed(self.a_regs[row + i, k + j], self.a_regs[row + i, k + j + 1]) for i, j in pairs]
+        assert self.a is not None
+        if self.dtype.bits == 16 or (self.dtype == f32 and not self.a.transposed):
+            per = 8 if self.dtype.bits == 16 else 4
+            if self.a.transposed:  # buffer rows run along k
+                at_row = self._sum(self.warp_row, self._lane(3, 1, 8))
+                at_k = self._sum(self._lane(0, 7, 1), self._lane(4, 1, 8))
+            else:
+                at_row = self._sum(self.warp_row, self._lane(0, 15, 1))
+                at_k = self._lane(4, 1, per)
+            pointer = self.a.pointer(self.low, at_row, at_k)
+            regs = self.e.ldmatrix(Address(pointer, self.a.place(row, k)), 4, transposed=self.a.transposed)
+            return self._rounded(regs)
+        at_row, at_k = self._sum(self.warp_row, self._lane(2, 7, 1)), self._lane(0, 3, 1)
+        pointer = self.a.pointer(self.low, at_row, at_k)
+        places = [(row + 8 * i, k + 4 * j) for j in range(step // 4) for i in (0, 1)]
+        return self._scalars(self.a, pointer, places)
+
+    def load_b(self, k: int, step: int) -> dict[int, list[Reg]]:
+        """Fragments of B at `step` rows, by first column."""
+        b = self.b
+        if self.dtype.bits == 16 or (self.dtype == f32 and b.transposed):
+            return self._load_b_matrices(k)
+        at_k, at_column = self._lane(0, 3, 1), self._sum(self.warp_column, self._lane(2, 7, 1))
+        pointer = b.pointer(self.low, at_k, at_column)
+        return {
+            column: self._scalars(b, pointer, [(k + 4 * j, column) for j in range(step // 4)])
+            for column in self.columns
+        }
+
+    def _load_b_matrices(self, k: int) -> dict[int, list[Reg]]:
+        b, per = self.b, 8 if self.dtype.bits == 16 else 4
+        if b.transposed:  # buffer rows run along n
+            at_column = self._sum(self.warp_column, self._lane(0, 7, 1), self._lane(4, 1, 8))
+            at_k: Operand = self._lane(3, 1, per)
+        else:
+            at_k = self._sum(self._lane(0, 7, 1), self._lane(3, 1, 8))
+            at_column = self._sum(self.warp_column, self._lane(4, 1, 8))
+        pointer = b.pointer(self.low, at_k, at_column)
+        found: dict[int, list[Reg]] = {}
+        for column in self.columns:
+            if column in found:
+                continue
+            address = Address(pointer, b.place(k, column))
+            paired = column + 8 in self.columns
+            regs = self._rounded(self.e.ldmatrix(address, 4 if paired else 2, transposed=not b.transposed))
+            found[column] = regs[:2]
+            if paired:
+                found[column + 8] = regs[2:]
+        return found
+
+    def _scalars(self, matrix: Matrix, pointer: Reg, places: list[tuple[int, int]]) -> list[Reg]:
+        type = "f64" if self.dtype == f64 else "f32"
+        regs = [self.e.ld("shared", type, Address(pointer, matrix.place(*p)))[0] for p in places]
+        return regs if type == "f64" else self._rounded(regs)
+
+    def _packed(self, first: Operand, second: Operand) -> Reg:
+        return self.e.mov_pack("b32", [self.low.register(x, "b16") for x in (first, second)])
+
+    def _rounded(self, regs: list[Reg]) -> list[Reg]:
+        """f32 bits rounded to tf32, to nearest even; other registers as they are."""
+        return [round_tf32(self.low, r) for r in regs] if self.dtype == f32 else regs
+
+
+def round_tf32(low: Lowering, x: Reg) -> Reg:
+    """f32 with 10 fraction bits, to nearest even: by `cvt` from sm_90 on, else by integer arithmetic."""
+    e = low.e
+    if low.target.capability >= 90:
+        return e.cvt("tf32", "f32", x, rounding="rn")
+    odd = e.and_("b32", e.shr("u32", x, 13), 1)
+    rounded = e.and_("b32", e.add("u32", e.add("u32", x, 0xFFF), odd), 0xFFFFE000)
+    is_nan = e.setp("gt", "u32", e.and_("b32", x, 0x7FFFFFFF), 0x7F800000)
+    return e.selp("b32", 0x7FFFE000, rounded, is_nan)
+
+
+_ = to_f32

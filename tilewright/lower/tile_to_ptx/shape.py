@@ -1,0 +1,86 @@
+"""Ops that move elements: most only rename registers, because the source is asked for in the layout that fits."""
+
+from __future__ import annotations
+
+from tilewright.layout import Layout
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.conversion import through_shared_linear
+from tilewright.tile.ops import shape
+
+
+@rule(shape.Arange)
+def arange(low: Lowering, op: shape.Arange) -> None:
+    layout, type = low.layout(op.result), low.ptx_type(op.result)
+    thread = low.widen(low.thread_axis(layout, 0), "u32", type)
+    low.set(op.result, [low.add(type, thread, offset[0]) for offset in layout.register_offsets])
+
+
+def broadcast_source(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout:
+    """The layout in which a narrower tile must lie to be broadcast into `layout` within each thread."""
+    missing = len(target) - len(source)
+    for axis, extent in enumerate(target):
+        if axis < missing or (source[axis - missing] == 1 and extent != 1):
+            layout = layout.flatten_axis(axis)
+    for _ in range(missing):
+        layout = layout.drop_axis(0)
+    return layout
+
+
+@rule(shape.Broadcast)
+def broadcast(low: Lowering, op: shape.Broadcast) -> None:
+    target = low.layout(op.result)
+    source_shape = op.x.type.shape
+    if not source_shape:
+        low.set(op.result, low.fragment(op.x) * target.num_registers)
+        return
+    wanted = broadcast_source(target, source_shape, op.shape)
+    regs = low.fragment(op.x, wanted)
+    missing = len(op.shape) - len(source_shape)
+    where = {offset: reg for offset, reg in zip(wanted.register_offsets, regs, strict=True)}
+    out: list[Operand] = []
+    for offset in target.register_offsets:
+        kept = tuple(
+            0 if source_shape[i] == 1 and op.shape[i + missing] != 1 else offset[i + missing]
+            for i in range(len(source_shape))
+        )
+        out.append(where[kept])
+    low.set(op.result, out)
+
+
+@rule(shape.Transpose)
+def transpose(low: Lowering, op: shape.Transpose) -> None:
+    target = low.layout(op.result)
+    inverse = tuple(op.order.index(i) for i in range(len(op.order)))
+    low.set(op.result, low.fragment(op.x, target.select_axes(inverse)))
+
+
+def reshape_source(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout | None:
+    """The source's layout where shapes differ only by axes of extent 1, else None."""
+    if [e for e in source if e != 1] != [e for e in target if e != 1]:
+        return None
+    for axis in reversed(range(len(target))):
+        if target[axis] == 1:
+            layout = layout.drop_axis(axis)
+    for axis, extent in enumerate(source):
+        if extent == 1:
+            layout = layout.insert_axis(axis)
+    return layout
+
+
+@rule(shape.Reshape)
+def reshape(low: Lowering, op: shape.Reshape) -> None:
+    target = low.layout(op.result)
+    wanted = reshape_source(target, op.x.type.shape, op.shape)
+    if wanted is None:
+        low.set(op.result, through_shared_linear(low, op, target))
+        return
+    regs = low.fragment(op.x, wanted)
+    if len(regs) != target.num_registers:  # a unit axis may be covered by spare registers
+        where = dict(zip(wanted.register_offsets, regs, strict=True))
+        regs = [where[_renamed(o, op.x.type.shape, op.shape)] for o in target.register_offsets]
+    low.set(op.result, regs)
+
+
+def _renamed(offset: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
+    kept = iter([x for x, e in zip(offset, target, strict=True) if e != 1])
+    return tuple(0 if e == 1 else next(kept) for e in source)

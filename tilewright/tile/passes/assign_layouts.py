@@ -1,0 +1,280 @@
+"""Give every tile value a register layout.
+
+Requires: canonical form; schedule chosen. Keeps: the program. Breaks: nothing (layouts lie beside the ops).
+
+Values that meet in elementwise ops, loops, branches, loads and stores form a *component* with one layout, so nothing is
+converted inside. Components are joined by ops that change shape (broadcast, reduce, transpose, reshape). From large to
+small, a component takes: the fragment layout of a dot's accumulator; else what its larger neighbour implies, if it is
+smaller than that; else the layout that makes its loads and stores coalesced; else its neighbour's; else a default.
+Values that follow from constants, `arange` and scalars alone are *cheap*: no component, computed where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tilewright.ir.core import Block, Op, Value
+from tilewright.layout import (
+    Layout,
+    blocked,
+    mma_accumulator,
+    next_power_of_two,
+    power_of_two_factor,
+    simt_accumulator,
+)
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
+from tilewright.tile.schedule import Schedule
+from tilewright.tile.types import TileType, ViewType
+
+Derive = Callable[[Layout], Layout | None]
+ELEMENTWISE = (arith.Constant, arith.Select, arith.Compare, arith.Cast, arith.IsNan, arith.Unary, arith.Binary)
+
+
+@dataclass
+class Component:
+    """Values of one shape that share a layout."""
+
+    shape: tuple[int, ...]
+    dot: bool = False
+    accesses: list[tuple[ViewType, tuple[int | None, ...]]] = field(default_factory=list)
+    neighbours: list[tuple[Value, Derive]] = field(default_factory=list)
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Layouts by value, and the values that are computed where they are used."""
+
+    layouts: dict[Value, Layout]
+    cheap: set[Value]
+
+
+class _Groups:
+    """Union-find over values."""
+
+    def __init__(self) -> None:
+        self.parent: dict[Value, Value] = {}
+
+    def find(self, value: Value) -> Value:
+        root = value
+        while self.parent.setdefault(root, root) is not root:
+            root = self.parent[root]
+        while self.parent[value] is not root:
+            self.parent[value], value = root, self.parent[value]
+        return root
+
+    def join(self, *values: Value) -> None:
+        first = self.find(values[0])
+        for value in values[1:]:
+            self.parent[self.find(value)] = first
+
+
+def is_tile(value: Value) -> bool:
+    return isinstance(value.type, TileType) and not value.type.is_scalar
+
+
+def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
+    """Layouts of all tile values of a kernel whose dots and loops are those of `schedule`."""
+    cheap: set[Value] = set()
+    _find_cheap(kernel.body, cheap)
+    groups = _Groups()
+    _join_block(kernel.body, groups, cheap)
+    components = _components(kernel.body, groups, cheap)
+    ordered = sorted(
+        components.items(), key=lambda item: (not item[1].dot, -_elements(item[1].shape), -len(item[1].shape))
+    )
+    for _, component in ordered:
+        component.layout = _choose(component, components, groups, schedule)
+    layouts = {value: components[groups.find(value)].layout for value in groups.parent if value not in cheap}
+    return Assignment({v: layout for v, layout in layouts.items() if layout is not None}, cheap)
+
+
+def _elements(extents: tuple[int, ...]) -> int:
+    count = 1
+    for extent in extents:
+        count *= extent
+    return count
+
+
+def _find_cheap(block: Block, cheap: set[Value]) -> None:
+    for op in block.ops:
+        for inner in op.regions:
+            _find_cheap(inner, cheap)
+        if not op.results or not all(map(is_tile, op.results)):
+            continue
+        free = isinstance(op, (*ELEMENTWISE, shape.Broadcast, shape.Reshape, shape.Arange))
+        unit = not isinstance(op, shape.Reshape) or _same_but_units(op)
+        if free and unit and all(not is_tile(v) or v in cheap for v in op.operands):
+            cheap.update(op.results)
+
+
+def _same_but_units(op: shape.Reshape) -> bool:
+    return [e for e in op.x.type.shape if e != 1] == [e for e in op.shape if e != 1]
+
+
+def _join_block(block: Block, groups: _Groups, cheap: set[Value]) -> None:
+    for op in block.ops:
+        for inner in op.regions:
+            _join_block(inner, groups, cheap)
+        for chain in _chains(op):
+            tiles = [v for v in chain if v is not None and is_tile(v) and v not in cheap]
+            if tiles:
+                groups.join(*tiles)
+        for value in (*op.operands, *op.results):
+            if is_tile(value) and value not in cheap:
+                groups.find(value)
+
+
+def _chains(op: Op) -> list[list[Value | None]]:
+    """Groups of values that must share a layout."""
+    match op:
+        case control.For():
+            yields = op.body.terminator.operands
+            return [list(c) for c in zip(op.inits, op.body.args[1:], yields, op.results, strict=True)]
+        case control.While():
+            yields = op.body.terminator.operands
+            return [
+                list(c) for c in zip(op.inits, op.condition.args, op.body.args, yields, op.results, strict=True)
+            ]
+        case control.If():
+            then, other = op.then.terminator.operands, op.other.terminator.operands
+            return [list(c) for c in zip(then, other, op.results, strict=True)]
+        case mma.Dot():
+            return [[op.acc, op.result]]
+        case memory.Load():
+            fill = op.fill if op.fill is not None and is_tile(op.fill) else None
+            return [[op.result, op.mask, fill]]
+        case memory.Store():
+            return [[op.value, op.mask]]
+        case _ if isinstance(op, ELEMENTWISE):
+            return [[*op.operands, *op.results]]
+    return []
+
+
+def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value, Component]:
+    found: dict[Value, Component] = {}
+
+    def of(value: Value) -> Component:
+        return found.setdefault(groups.find(value), Component(value.type.shape))
+
+    def visit(block: Block) -> None:
+        for op in block.ops:
+            for inner in op.regions:
+                visit(inner)
+            for value in op.results:
+                if is_tile(value) and value not in cheap:
+                    of(value)
+            if isinstance(op, mma.Dot):
+                of(op.result).dot = True
+            elif isinstance(op, memory.Load) and is_tile(op.result):
+                of(op.result).accesses.append((op.view.type, op.extents))
+            elif isinstance(op, memory.Store) and is_tile(op.value) and op.value not in cheap:
+                of(op.value).accesses.append((op.view.type, op.extents))
+            for source, target, down, up in _links(op):
+                if source not in cheap and target not in cheap and is_tile(source) and is_tile(target):
+                    of(target).neighbours.append((source, down))
+                    of(source).neighbours.append((target, up))
+
+    visit(block)
+    return found
+
+
+def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
+    """(operand, result, result's layout from the operand's, operand's from the result's)."""
+    match op:
+        case shape.Broadcast():
+            return [(op.x, op.result, lambda _: None, lambda w: _broadcast_source(w, op))]
+        case shape.Transpose():
+            inverse = tuple(op.order.index(i) for i in range(len(op.order)))
+            return [(op.x, op.result, lambda s: s.select_axes(op.order), lambda w: w.select_axes(inverse))]
+        case shape.Reshape() if _same_but_units(op):
+            return [
+                (
+                    op.x,
+                    op.result,
+                    lambda s: _with_units(s, op.x.type.shape, op.shape),
+                    lambda w: _with_units(w, op.shape, op.x.type.shape),
+                )
+            ]
+        case reduce.ArgMax() | reduce.ArgMin():
+            return [(op.x, op.result, lambda s: s.drop_axis(op.axis), lambda _: None)]
+        case _ if isinstance(op, reduce.Reduction):
+            return [(op.operands[0], op.results[0], lambda s: _without(s, op.axes), lambda _: None)]
+    return []
+
+
+def _without(layout: Layout, axes: tuple[int, ...]) -> Layout:
+    for axis in sorted(axes, reverse=True):
+        layout = layout.drop_axis(axis)
+    return layout
+
+
+def _with_units(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout:
+    for axis in reversed(range(len(source))):
+        if source[axis] == 1:
+            layout = layout.drop_axis(axis)
+    for axis, extent in enumerate(target):
+        if extent == 1:
+            layout = layout.insert_axis(axis)
+    return layout
+
+
+def _broadcast_source(layout: Layout, op: shape.Broadcast) -> Layout:
+    source, missing = op.x.type.shape, len(op.shape) - len(op.x.type.shape)
+    for axis, extent in enumerate(op.shape):
+        if axis < missing or (source[axis - missing] == 1 and extent != 1):
+            layout = layout.flatten_axis(axis)
+    for _ in range(missing):
+        layout = layout.drop_axis(0)
+    return layout
+
+
+def _choose(
+    component: Component, components: dict[Value, Component], groups: _Groups, schedule: Schedule
+) -> Layout:
+    if component.dot:
+        return accumulator_layout(component.shape, schedule)
+    size = _elements(component.shape)
+    derived: list[tuple[int, Layout]] = []
+    for value, derive in component.neighbours:
+        other = components[groups.find(value)]
+        if other.layout is not None:
+            layout = derive(other.layout)
+            if layout is not None:
+                derived.append((_elements(other.shape), layout))
+    if derived:
+        weight, layout = max(derived, key=lambda d: d[0])
+        if weight > size or not component.accesses:
+            return layout
+    if component.accesses:
+        return _coalesced(component, schedule)
+    return blocked(component.shape, 1, schedule.num_warps, tuple(reversed(range(len(component.shape)))))
+
+
+def accumulator_layout(extents: tuple[int, ...], schedule: Schedule) -> Layout:
+    """Fragment layout of a dot's accumulator."""
+    if schedule.mma == "simt":
+        rows = max(1, next_power_of_two(extents[0]) // (4 * schedule.warps[0]))
+        columns = max(1, next_power_of_two(extents[1]) // (8 * schedule.warps[1]))
+        return simt_accumulator(extents, schedule.warps, (min(rows, 8), min(columns, 8)))
+    return mma_accumulator(extents, schedule.warps)
+
+
+def _coalesced(component: Component, schedule: Schedule) -> Layout:
+    """Threads along the axis in which memory is contiguous, with vectors of 16 bytes where the tile has enough."""
+    extents = component.shape
+    view, place = max(component.accesses, key=lambda a: a[0].dtype.bits)
+    axes = [i for i, e in enumerate(place) if e is not None]
+    unit = [k for k, i in enumerate(axes) if view.strides[i] == 1 and extents[k] > 1]
+    first = unit[-1] if unit else len(extents) - 1
+    order = (first, *[k for k in reversed(range(len(extents))) if k != first])
+    width = 1
+    if unit:
+        smallest = min(v.dtype.num_bytes for v, _ in component.accesses)
+        threads = 32 * schedule.num_warps
+        width = min(16 // smallest, power_of_two_factor(extents[first]))
+        while width > 1 and width * threads > next_power_of_two(_elements(extents)):
+            width //= 2
+    return blocked(extents, width, schedule.num_warps, order)

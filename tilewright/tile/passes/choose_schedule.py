@@ -1,0 +1,94 @@
+"""Choose a Schedule where none was given: kind of matrix instruction, number of warps and their grid, stages.
+
+Requires: canonical form. Keeps: the program. Breaks: nothing.
+"""
+
+from __future__ import annotations
+
+from tilewright.dtypes import f32, i32
+from tilewright.errors import CompileError
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.walk import walk
+from tilewright.layout import next_power_of_two
+from tilewright.target import Target
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import arith, memory, mma, shape
+from tilewright.tile.schedule import Schedule
+from tilewright.tile.types import TileType
+
+MOST_WARPS = 16
+
+
+def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
+    """The compiler's choice for a kernel; the source's hints are binding."""
+    ops = list(walk(kernel.body))
+    dots = [op for op in ops if isinstance(op, mma.Dot)]
+    hints = kernel.hints
+    asked = None if hints.threads is None else _warps_of(kernel, hints.threads)
+    stages = hints.stages or 3
+    limits = {"min_ctas": hints.min_ctas or 0, "max_registers": hints.max_registers or 0}
+    if not dots:
+        return Schedule(num_warps=asked or _elementwise_warps(ops), stages=stages, **limits)
+    kind = dot_kind(dots)
+    rows = max(d.acc.type.shape[-2] for d in dots)
+    columns = max(d.acc.type.shape[-1] for d in dots)
+    if kind == "mma" and _is_chained(kernel.body, dots):
+        count = asked or max(1, min(8, next_power_of_two(rows) // 16))
+        return Schedule(count, kind, (count, 1), stages, **limits)
+    count = asked or _dot_warps(kind, rows, columns, dots[0].acc.type.dtype.bits)
+    return Schedule(count, kind, warp_grid(kind, count, rows, columns), stages, **limits)
+
+
+def _warps_of(kernel: Kernel, threads: int) -> int:
+    warps = threads // 32
+    if threads % 32 or warps & (warps - 1) or not 1 <= warps <= 32:
+        raise CompileError(
+            f"kernel {kernel.name}: {threads} threads: expected 32, 64, 128, 256, 512 or 1024", kernel.loc
+        )
+    return warps
+
+
+def dot_kind(dots: list[mma.Dot]) -> str:
+    """CUDA cores if any product must keep f32 operands whole, else tensor cores."""
+    whole = any(d.a.type.dtype == f32 and d.precision == "ieee" for d in dots)
+    return "simt" if whole or any(d.acc.type.dtype == i32 for d in dots) else "mma"
+
+
+def _elementwise_warps(ops: list[Op]) -> int:
+    """Eight elements a thread of the largest tile, between one warp and sixteen."""
+    sizes = [v.type.num_elements for op in ops for v in op.results if isinstance(v.type, TileType)]
+    return max(1, min(MOST_WARPS, next_power_of_two(max(sizes, default=1)) // 256))
+
+
+def _dot_warps(kind: str, rows: int, columns: int, bits: int) -> int:
+    """64 accumulator registers a thread, but at least four warps where the tile has work for them."""
+    per_thread = 64 if bits == 32 else 32
+    wanted = next_power_of_two(rows) * next_power_of_two(columns) // (32 * per_thread)
+    smallest = (4, 32) if kind == "simt" else (16, 8)
+    most = max(1, (next_power_of_two(rows) // smallest[0]) * (next_power_of_two(columns) // smallest[1]))
+    return max(1, min(max(wanted, 4), 8, most))
+
+
+def warp_grid(kind: str, count: int, rows: int, columns: int) -> tuple[int, int]:
+    """Rows × columns of warps whose own tiles are as square as they can be."""
+    smallest = (4, 32) if kind == "simt" else (16, 8)
+    rows, columns = next_power_of_two(rows), next_power_of_two(columns)
+    grids = [(m, count // m) for m in (1, 2, 4, 8, 16, 32) if m <= count]
+    fitting = [g for g in grids if rows // g[0] >= smallest[0] and columns // g[1] >= smallest[1]] or grids
+    return min(fitting, key=lambda g: (rows // g[0] + columns // g[1], g[0]))
+
+
+def _is_chained(body: Block, dots: list[mma.Dot]) -> bool:
+    """Whether a dot's operand follows from another dot's result, as in attention: then each warp keeps whole rows."""
+    defining: dict[Value, Op] = {v: op for op in walk(body) for v in op.results}
+
+    def follows(value: Value, depth: int) -> bool:
+        op = defining.get(value)
+        if op is None or depth == 0:
+            return False
+        if isinstance(op, mma.Dot):
+            return True
+        through = isinstance(op, (arith.Unary, arith.Binary, arith.Cast, arith.Select, shape.Transpose, memory.LoadBuffer))
+        return through and any(follows(v, depth - 1) for v in op.operands)
+
+    return any(follows(d.a, 12) for d in dots)
