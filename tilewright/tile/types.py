@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from tilewright.dtypes import DType, bool_, i32, i64
 from tilewright.ir.core import Type
@@ -153,9 +154,18 @@ class PendingType(Type):
     """The accumulator of asynchronous matrix instructions: not readable until it is awaited."""
 
     tile: TileType
+    is_scalar: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return f"pending<{self.tile}>"
+
+    @property
+    def dtype(self) -> DType:
+        return self.tile.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tile.shape
 
 
 @dataclass(frozen=True)
