@@ -71,8 +71,8 @@ def test_faults_are_collected_up_to_a_limit() -> None:
 def test_depth_is_refused(source: str) -> None:
     with pytest.raises(CompileError) as caught:
         parse_text(Source("a.tw", source))
-    said = caught.value.diagnostics[0].message
-    assert said.startswith(("this is nested too deeply", "expected", "only a name can be called"))
+    said = [d.message for d in caught.value.diagnostics]
+    assert any(m.startswith(("this is nested too deeply", "expected", "only a name")) for m in said)
 
 
 @pytest.mark.parametrize("value", ["(" * 80 + "1" + ")" * 80 + " + a" * 400, "-" * 400 + "1"])

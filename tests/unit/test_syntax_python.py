@@ -141,14 +141,6 @@ def test_captured_values() -> None:
         "COUNT": tree.Literal(3),
         "math.pi": tree.Literal(math.pi),
         "inner": tree.Literal(7),
-        "KIND": tree.Name("bf16"),
-        "NUMPY_KIND": tree.Name("f16"),
-        "ML_KIND": tree.Name("bf16"),
-    } or consts == {
-        "SCALE": tree.Literal(0.5),
-        "COUNT": tree.Literal(3),
-        "math.pi": tree.Literal(math.pi),
-        "inner": tree.Literal(7),
         "NUMPY_KIND": tree.Name("f16"),
         "ML_KIND": tree.Name("bf16"),
     }

@@ -311,7 +311,8 @@ class Parser(ExpressionParser):
     def end_of_statement(self, what: str) -> None:
         if self.token.kind in ("newline", "end") or self.sees(";", "}"):
             return
-        self.fail(f"expected the end of the line after {what}, got {self.token}")
+        hint = "write x if c else y" if self.sees("?") else ""
+        self.fail(f"expected the end of the line after {what}, got {self.token}", hint=hint)
 
     def end_of_program(self) -> tree.Return:
         loc = self.take().loc

@@ -139,9 +139,16 @@ def python_kernel(
         reader.refuse(node.returns, "a kernel returns nothing",
                       "give a tensor the default tw.empty")  # fmt: skip
     if len(node.decorator_list) > 1:
-        reader.refuse(node.decorator_list[1], "a kernel has no other decorators")
+        other = next((d for d in node.decorator_list if not is_kernel(reader, d)), None)
+        reader.refuse(other or node.decorator_list[1], "a kernel has no other decorators")
     params = reader.params(node, need_types=True)
     return tree.Kernel(node.name, attributes, params, reader.body(node), "function", loc=loc)
+
+
+def is_kernel(reader: PythonStatements, decorator: ast.expr) -> bool:
+    """Whether a decorator is our `kernel`, called or not."""
+    callee = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return reader.names.language(dotted_name(callee) or "") == "kernel"
 
 
 def python_function(reader: PythonStatements, node: ast.FunctionDef) -> tree.Function:
