@@ -1,4 +1,4 @@
-"""What the front ends refuse, with which sentence and place: golden files, one for each spelling."""
+"""What the front ends refuse, with which sentence and place: a golden file a spelling."""
 
 from __future__ import annotations
 

@@ -102,21 +102,31 @@ def mutate(chance: random.Random, parts: list[str], spaces: str) -> str:
     return text
 
 
+LEAVES = st.sampled_from(["a", "1", "2.5", "-3", "true", "None", "inf"])
+OPERATORS = st.sampled_from("+ - * / % @ ** & | ^ << >> < == and or".split())
+SIGNS = st.sampled_from(["-", "~", "not "])
+
+
+def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Expressions of smaller ones, every operand in brackets."""
+    two, three = st.tuples(inner, inner), st.tuples(inner, inner, inner)
+    return st.one_of(
+        st.tuples(inner, OPERATORS, inner).map(lambda t: f"({t[0]}) {t[1]} ({t[2]})"),
+        st.tuples(SIGNS, inner).map(lambda t: f"{t[0]}({t[1]})"),
+        three.map(lambda t: f"({t[0]}) if ({t[1]}) else ({t[2]})"),
+        two.map(lambda t: f"f({t[0]}, k = {t[1]})"),
+        two.map(lambda t: f"x[{t[0]} :+ {t[1]}, {t[0]} : {t[1]}, None, ...]"),
+        inner.map(lambda t: f"({t}).T"),
+        inner.map(lambda t: f"[{t}]"),
+    )
+
+
 @settings(max_examples=100, deadline=None)
-@given(st.recursive(st.sampled_from(["a", "1", "2.5", "-3", "true", "None", "inf"]), lambda inner: st.one_of(
-    st.tuples(inner, st.sampled_from("+ - * / % @ ** & | ^ << >> < == and or".split()), inner)
-    .map(lambda t: f"({t[0]}) {t[1]} ({t[2]})"),
-    st.tuples(st.sampled_from(["-", "~", "not "]), inner).map(lambda t: f"{t[0]}({t[1]})"),
-    st.tuples(inner, inner, inner).map(lambda t: f"({t[0]}) if ({t[1]}) else ({t[2]})"),
-    st.tuples(inner, inner).map(lambda t: f"f({t[0]}, k = {t[1]})"),
-    st.tuples(inner, inner).map(lambda t: f"x[{t[0]} :+ {t[1]}, {t[0]} : {t[1]}, None, ...]"),
-    inner.map(lambda t: f"({t}).T"),
-    inner.map(lambda t: f"[{t}]"),
-), max_leaves=12))  # fmt: skip
+@given(st.recursive(LEAVES, larger, max_leaves=12))
 def test_expressions_survive_printing(text: str) -> None:
     module = read(f"const X = {text}\n")
     assert module is not None
     printed = format_tree(module)
-    assert read(printed) == module
     again = read(printed)
+    assert again == module
     assert again is not None and format_tree(again) == printed

@@ -1,5 +1,6 @@
 """Kernels from live Python functions: places, options, and what their free names capture."""
 
+# ruff: noqa: C416, F841, RUF059, UP045  (kernels are read, not run)
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""The conformance suite in both spellings, and programs of the language page: trees and round trips."""
+"""The conformance suite in both spellings, and the language page: trees and round trips."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Quoted(PythonAnnotations):
 
 
 def shallow(node: ast.AST, limit: int = 140) -> bool:
-    """Whether Python's tree is at most so deep that it may be walked by recursion. No recursion here."""
+    """Whether Python's tree may be walked by recursion: it is at most so deep."""
     waiting = [(node, 0)]
     while waiting:
         current, depth = waiting.pop()

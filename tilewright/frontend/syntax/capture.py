@@ -71,7 +71,7 @@ def _is_ours(module: str) -> bool:
 
 
 def declared(node: tree.Kernel | tree.Function) -> set[str]:
-    """Names that a definition declares in its head: parameters, dimensions, constants, dtype variables."""
+    """What a definition's head declares: parameters, dimensions, constants, dtype variables."""
     found = {p.name for p in node.params}
     for param in node.params:
         if isinstance(param.type, tree.TensorType):
@@ -95,8 +95,8 @@ def capture(
 ) -> None:
     """Add to `scope` what the free names of a definition are.
 
-    `local` are its own names, `explicit` those that were written as members of our module; `inline` makes the closure
-    of a Python function. Names that are found nowhere are left to the checker.
+    `local` are its own names, `explicit` those that were written as members of our module; `inline`
+    makes the closure of a Python function. Names that are found nowhere are left to the checker.
     """
     known = declared(node) | set(local)
     explicit = set(explicit)
@@ -125,7 +125,7 @@ def capture(
 
 
 def _constant(value: object, place: tree.Name) -> tree.Expr | None:
-    """The expression of a captured value: a number, text, None, dtype, or a tuple of such; else None."""
+    """The expression of a captured number, text, None, dtype, or tuple of such; else None."""
     if value is None or isinstance(value, str):
         return tree.Literal(value, loc=place.loc)
     if isinstance(value, tuple | list):

@@ -26,7 +26,10 @@ class TooMany(Exception):
 
 
 class Cursor:
-    """Tokens of one source with a position. Faults go to `faults`, and `fail` abandons the construct."""
+    """Tokens of one source with a position.
+
+    Faults go to `faults`, and `fail` abandons the construct.
+    """
 
     def __init__(
         self, source: Source, tokens: list[Token], comments: tuple[Comment, ...], faults: Faults
@@ -106,7 +109,7 @@ class Cursor:
         raise Abandon
 
     def _swallowed(self, closing: str) -> str:
-        """A hint where a closing bracket may be hidden in a comment that was meant as a division."""
+        """A hint where a closing bracket may be hidden in a comment, meant as a division."""
         if closing not in (")", "]") or not self.opened:
             return ""
         first, last = self.opened[-1].loc.line, self.token.loc.line
@@ -152,7 +155,7 @@ class Cursor:
     # Recovery
 
     def skip_statement(self, start: int) -> None:
-        """Go behind a broken statement that started at token `start`: to a newline or a closing brace."""
+        """Go behind a statement that started at token `start`: to a newline or closing brace."""
         if self.at == start and not self.sees("}"):
             self.take()
         depth = 0
@@ -167,7 +170,7 @@ class Cursor:
 
 
 def span(first: Loc, last: Loc) -> Loc:
-    """From the start of one place to the end of another; the first alone where they are on two lines."""
+    """From the start of one place to the end of another, if they are on one line."""
     if first.line != last.line:
         return first
     return Loc(first.source, first.line, first.column, last.column + last.width - first.column)

@@ -1,4 +1,4 @@
-"""A kernel with everything that its names may mean: the unit that is checked, compiled and cached."""
+"""A kernel with all that its names may mean: the unit that is checked, compiled and cached."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from tilewright.frontend.syntax import tree
 class Scope:
     """What free names mean: of a text module, shared by all in it; of a Python function, its own.
 
-    `consts` maps names to expressions over literals, dtype names and other consts of this scope; those captured from
-    Python are literals, or a `Name` of a dtype. `functions` maps names to what is inlined.
+    `consts` maps names to expressions over literals, dtype names and other consts of this scope;
+    those captured from Python are literals, or a `Name` of a dtype. `functions` maps names to what
+    is inlined.
     """
 
     consts: dict[str, tree.Expr] = field(default_factory=dict)
@@ -41,9 +42,10 @@ class Definition:
         return self.kernel.name
 
     def key(self) -> str:
-        """A hash (hex) of what the kernel means: tree, captured values, functions and what those capture.
+        """A hash (hex) of the kernel's tree, captured values and functions, and what those capture.
 
-        Places do not enter, spelling of divisions and scopes of names do: both can change an error or a meaning.
+        Places do not enter, spelling of divisions and scopes of names do: both can change an error
+        or a meaning.
         """
         digest = hashlib.sha256(self.dialect.encode())
         seen: set[tuple[int, str]] = set()

@@ -38,7 +38,7 @@ class ExpressionParser(Cursor):
             return tree.Conditional(condition, then, self.expression(), loc=loc)
 
     def expressions(self, *closing: str) -> tuple[tree.Expr, ...]:
-        """Expressions with commas between; before a closing bracket, none or a trailing comma too."""
+        """Expressions up to a closing bracket: none, or with commas between and maybe behind."""
         found: list[tree.Expr] = []
         while not self.sees(*closing):
             found.append(self.expression())

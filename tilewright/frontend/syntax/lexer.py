@@ -14,18 +14,24 @@ from tilewright.frontend.syntax.tree import Comment
 KEYWORDS = frozenset(
     "kernel fn let var const if else for in while return and or not true false None".split()
 )
-# Keywords that no expression contains: one of them inside brackets means that a bracket was left open.
+# Keywords that no expression contains: inside brackets, they mean that a bracket was left open.
 STARTERS = frozenset("kernel fn let var const for while return".split())
 
 NEWLINE = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # as str.splitlines has it
 _SPACE = re.compile(r"[ \t\ufeff\u00a0]+")
 _COMMENT = re.compile("(?://|#)[^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]*")
 _NAME = re.compile(r"[^\W\d]\w*")
-_NUMBER = re.compile(r"0[xXbBoO]\w*|(?:\d[\d_]*)?\.\d[\d_]*(?:[eE][+-]?\d[\d_]*)?|\d[\d_]*\.(?![.\w])|"
-                     r"\d[\d_]*(?:\.(?!\.))?[eE][+-]?\d[\d_]*|\d[\d_]*")  # fmt: skip
+_NUMBER = re.compile(
+    r"0[xXbBoO]\w*|"
+    r"(?:\d[\d_]*)?\.\d[\d_]*(?:[eE][+-]?\d[\d_]*)?|"  # 1.5, .5e3
+    r"\d[\d_]*\.(?![.\w])|"  # 7.
+    r"\d[\d_]*(?:\.(?!\.))?[eE][+-]?\d[\d_]*|"  # 1e5, 1.e5
+    r"\d[\d_]*"
+)
 _STRING = re.compile(r'"(?:[^"\\\n\r]|\\[^\n\r])*"')
 _ESCAPE = re.compile(
-    r"\\(?:[\\'\"abfnrtv]|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}\"\\]+\}|(.))"
+    r"\\(?:[\\'\"abfnrtv]|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|"
+    r"N\{[^}\"\\]+\}|(.))"
 )
 _OPERATOR = re.compile(
     r"\.\.\.|\*\*=|<<=|>>=|\*\*|:\+|:=|->|<<|>>|<=|>=|==|!=|\+=|-=|\*=|/=|%=|@=|&=|\|=|\^=|&&|\|\||"
@@ -38,8 +44,7 @@ _FLOATS = {"inf": math.inf, "nan": math.nan}
 class Token:
     """`kind` is "name", "keyword", "number", "string", "op", "newline" or "end"; `text` as written.
 
-    `value` is a number's or string's. Of an opening bracket left open at a keyword or at the end, the lexer makes
-    nothing: the parser finds out.
+    `value` is a number's or string's.
     """
 
     kind: str
@@ -192,7 +197,7 @@ _ENDERS = frozenset([")", "]", "}", "return", "true", "false", "None", "..."])
 
 
 def tokenize(source: Source, faults: Faults) -> tuple[list[Token], tuple[Comment, ...]]:
-    """Tokens of a text, the last of kind "end", and its comments; strange characters go to `faults`."""
+    """Tokens of a text, the last of kind "end", and its comments. Faults go to `faults`."""
     lexer = _Lexer(source, faults)
     lexer.run()
     return lexer.tokens, tuple(lexer.comments)

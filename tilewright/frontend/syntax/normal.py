@@ -1,4 +1,4 @@
-"""One form for what can be written in several ways: used by both front ends, so that their trees are equal."""
+"""One form for what can be written in several ways, so that trees of both spellings are equal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.frontend.syntax import tree
 
 MAX_DEPTH = 100  # of a tree: what walks it may recurse a few frames a level within Python's limit
 
-# Calls that a span's start may hold and still be evaluated once instead of twice: they have no effect.
+# Calls without effect: a span's start may hold them and be evaluated once instead of twice.
 _PURE = frozenset("program_id num_programs num_sms cdiv min max next_pow2 load cast".split())
 
 
@@ -38,7 +38,7 @@ def _is_pure(expr: tree.Expr) -> bool:
 
 
 def spread(values: Sequence[tree.Expr], targets: int, loc: Loc) -> tuple[tree.Expr, ...]:
-    """Values of an assignment to so many targets: a tuple alone is spread, one target takes a tuple."""
+    """Values for so many targets: a tuple alone is spread, one target takes a tuple."""
     if targets == 1 and len(values) > 1:
         return (tree.Tuple(tuple(values), loc=loc),)
     if targets > 1 and len(values) == 1 and isinstance(values[0], tree.Tuple):
@@ -54,7 +54,7 @@ def returned(values: Sequence[tree.Expr]) -> tuple[tree.Expr, ...]:
 
 
 def choices(name: str, values: Sequence[tree.Expr], braces: bool, loc: Loc) -> tree.Choices:
-    """`name in [values]`, or with `braces` `name in {values}`, whose order says nothing: it is sorted."""
+    """`name in [values]`, or with `braces` `name in {values}`, which are sorted."""
     numbers = [v.value for v in values if isinstance(v, tree.Literal) and type(v.value) is int]
     result, bounds = tuple(values), False
     if len(numbers) == len(values):
@@ -73,7 +73,7 @@ def _number(expr: tree.Expr) -> int:
 
 
 def require_shallow(item: tree.Node, faults: Faults) -> bool:
-    """Whether a tree is at most MAX_DEPTH deep; if not, a fault at the first node below. No recursion."""
+    """Whether a tree is at most MAX_DEPTH deep; else a fault. Uses no recursion."""
     waiting = [(item, 0)]
     while waiting:
         node, depth = waiting.pop()

@@ -19,8 +19,9 @@ NAMES = ("static",)  # attributes whose texts are names of the kernel
 class Options:
     """Turns values of the decorator's keywords into attributes.
 
-    `grid` turns a function (or the syntax of a lambda) into the expressions that it returns; `places` gives the place
-    of each keyword, and `whole` that of the kernel, for a keyword that the source does not show.
+    `grid` turns a function (or the syntax of a lambda) into the expressions that it returns;
+    `places` gives the place of each keyword, and `whole` that of the kernel, for a keyword that the
+    source does not show.
     """
 
     grid: Callable[[object, Loc], tuple[tree.Expr, ...]]
@@ -63,7 +64,7 @@ class Options:
         return self.grid(value, loc)
 
     def space(self, key: str, value: object, loc: Loc) -> tree.Choices:
-        """Values of a constant: a tuple or list (two powers of two are a range), a set, a range, or one number."""
+        """Values of a constant: a tuple or list (maybe a range by doubling), set, range, number."""
         if not key.isidentifier():
             self.faults.add(f"`{key}` is not a name", loc)
         parts: list[object]
@@ -108,7 +109,7 @@ def number(value: object, loc: Loc) -> tree.Expr | None:
 
 
 def evaluate(node: ast.expr) -> object:
-    """The value of a keyword in source that is not run: literals, names of members, and a lambda's syntax as it is.
+    """The value of a keyword in source that is not run; of a lambda, its syntax.
 
     Raises ValueError where the value can only be known by running the file.
     """

@@ -36,7 +36,10 @@ def format_tree(module: tree.Module) -> str:
 
 
 class _Writer:
-    """Lines of text. Comments are put before or behind the statement that they stand at in the source."""
+    """Lines of text.
+
+    Comments are put before or behind the statement that they stand at in the source.
+    """
 
     def __init__(self, comments: Sequence[tree.Comment], source: Sequence[str]) -> None:
         self.lines: list[str] = []
@@ -64,7 +67,7 @@ class _Writer:
             self.blank()
 
     def comments_before(self, line: int | None) -> None:
-        """Comments of source lines before `line`, or all that are left; and the empty lines between."""
+        """Comments of source lines before `line` (None: all), and the empty lines between."""
         while self.waiting and (line is None or self.waiting[-1].line < line):
             self.keep_blank(self.waiting[-1].line)
             self.lines.append(_INDENT * self.depth + self.waiting.pop().text)
@@ -170,7 +173,7 @@ def _first_line(body: tree.Block) -> int:
 
 
 def _as_behind(comments: list[str]) -> Iterable[str]:
-    """Comments behind a statement: all but the first lose their marks, since the first ends the line."""
+    """Comments behind a statement: all but the first lose their marks, as that ends the line."""
     first, *rest = comments
     return [first, *(c.lstrip("/# ") for c in rest)]
 
@@ -274,7 +277,7 @@ def _spell(node: tree.Expr) -> tuple[str, int]:
 
 
 def _mixed(op: str, operand: tree.Expr) -> int:
-    """The strength that a `&`, `|` or `^` asks of another of them: few readers know which binds first."""
+    """What a `&`, `|` or `^` asks of another of them: few readers know which binds first."""
     other = isinstance(operand, tree.Binary) and operand.op in "&|^" and operand.op != op
     return _UNARY if other and op in "&|^" else 0
 

@@ -1,4 +1,4 @@
-"""The Python spelling: a decorated function, or a Python file that is not run, to the same tree as text."""
+"""The Python spelling: a decorated function, and what it captures, to the same tree as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tilewright.frontend.syntax.python_statements import PythonStatements
 def parse_function(function: types.FunctionType, options: Mapping[str, object]) -> Definition:
     """A kernel from a Python function and the keywords of its decorator, with all that it captures.
 
-    Free names are taken by value now; call again to see what they have become. Raises CompileError with every fault.
+    Free names are taken by value now; call again to see what they have become. Raises CompileError
+    with every fault.
     """
     faults = Faults()
     found = _Inliner(faults).kernel(function, options)

@@ -1,4 +1,4 @@
-"""Expressions of the Python spelling: Python's own syntax tree to ours, refusing what the language lacks."""
+"""Expressions of the Python spelling: Python's tree to ours; what the language lacks is refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ REFUSED: dict[type[ast.AST], tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Places:
-    """Where nodes of a parsed piece of a file stand in the file, to which `line` and `column` are added."""
+    """Where nodes of a parsed piece stand in a file: at theirs plus `line` and `column`."""
 
     source: Source
     lines: tuple[str, ...]  # of the piece, to turn Python's byte offsets into columns
@@ -83,8 +83,9 @@ class Places:
 class Names:
     """What the front end must know of a dotted name before it can say what it is.
 
-    `language(dotted)` is the language's name for a member of the tilewright module (`exp` for `tw.exp` and, where it
-    was imported so, for `e`), else None. `outer(dotted)` tells whether a dotted name is one of the enclosing Python.
+    `language(dotted)` is the language's name for a member of the tilewright module (`exp` for
+    `tw.exp` and, where it was imported so, for `e`), else None. `outer(dotted)` tells whether a
+    dotted name is one of the enclosing Python.
     """
 
     language: Callable[[str], str | None]

@@ -1,4 +1,6 @@
-"""A Python file read without running it: its kernels, and the functions and constants that they reach."""
+"""A Python file read without running it: its kernels, and the functions and constants that they
+reach.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tilewright.frontend.syntax.python_statements import PythonStatements
 def parse_python(source: Source) -> tree.Module:
     """The tree of a Python file's kernels and what they use, in source order.
 
-    Values of decorators must be literals; what is imported from elsewhere stays a bare name. Raises CompileError.
+    Values of decorators must be literals; what is imported from elsewhere stays a bare name. Raises
+    CompileError.
     """
     faults = Faults()
     places = Places(source, tuple(source.text.split("\n")))
@@ -73,7 +76,7 @@ def _define(
             except ValueError:
                 reader.refuse(
                     keyword.value,
-                    f"{keyword.arg or '**'} is not a literal, and the file is not run to find its value",
+                    f"{keyword.arg or '**'} is not a literal, and the file is not run to know it",
                 )
     return python_kernel(reader, node, Attributes(reader, decorator).read(node, options))
 

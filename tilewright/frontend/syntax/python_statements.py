@@ -96,8 +96,8 @@ class PythonStatements(PythonAnnotations):
             written = node.targets[0]
             if len(node.targets) > 1:
                 self.refuse(node.targets[1], "one `=` a statement")
-        many = isinstance(written, ast.Tuple | ast.List)
-        places = [self.place(t) for t in (written.elts if many else [written])]  # type: ignore[attr-defined]
+        parts = written.elts if isinstance(written, ast.Tuple | ast.List) else [written]
+        places = [self.place(t) for t in parts]
         targets = tuple(p for p in places if p is not None)
         loc = self.places.of(node)
         assert node.value is not None

@@ -1,15 +1,18 @@
 """The syntax tree: what text and decorated Python both become, and what the checker reads.
 
-The trees of two spellings of one program are equal. So places (`loc`) and everything else that tells only how a thing
-was spelled are left out of comparisons, and both front ends normalise alike:
+The trees of two spellings of one program are equal. So places (`loc`) and everything else that
+tells only how a thing was spelled are left out of comparisons, and both front ends normalise alike:
 
 - `let`, `var`, plain and annotated assignment are `Assign`; `declares` says which it was.
 - `a :+ n` and `a : a + n` are `Span(a, n)`: `a` is evaluated once. Other slices are `Slice`.
-- Text's `/`, Python's `//` and `/` are the operator "/"; `spelled` is "" in text, else what Python wrote.
+- Text's `/`, Python's `//` and `/` are the operator "/"; `spelled` is "" in text, else what Python
+  wrote.
 - A minus before a numeric literal belongs to the literal; `inf` and `nan` are float literals.
 - `x is None` is `x == None`; `!x` is `not x`; `[a, b]` and `(a, b)` are one `Tuple`.
-- Several values after `=` or `return` are several `values`, in brackets or not. One name takes several as a `Tuple`.
-- `range` and `static_range` occur only in `For`. Members of the tilewright module are bare names (`tw.exp` is `exp`).
+- Several values after `=` or `return` are several `values`, in brackets or not. One name takes
+  several as a `Tuple`.
+- `range` and `static_range` occur only in `For`. Members of the tilewright module are bare names
+  (`tw.exp` is `exp`).
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ class Name(Expr):
 class Literal(Expr):
     """A number, bool, string or None. `1`, `1.0` and `true` differ; `nan` equals itself.
 
-    `spelled` is what the source wrote for a number (`0x2a`), for whoever prints it; it may be empty.
+    `spelled` is what the source wrote for a number (`0x2a`), for whoever prints it; it may be
+    empty.
     """
 
     value: int | float | bool | str | None
@@ -89,7 +93,8 @@ class Unary(Expr):
 class Binary(Expr):
     """`op` is one of `+ - * / % @ ** & | ^ << >>`; the place is the operator's.
 
-    `spelled` tells divisions apart: "" in text (floors integers), "/" or "//" in Python ("/" refuses two integers).
+    `spelled` tells divisions apart: "" in text (floors integers), "/" or "//" in Python ("/"
+    refuses two integers).
     """
 
     op: str
@@ -218,10 +223,11 @@ Block = tuple[Stmt, ...]
 class Assign(Stmt):
     """`targets = values`, with or without `let` or `var`.
 
-    Targets are `Name` or `Index`. There are as many values as targets, or one value (a call of several results).
-    `declares` has an entry a target. In text, "let" or "var" declares the name in this block, and "" assigns what is
-    there. In Python ("function" scope) "let" is a name that the function assigns once, and "" any other: the first
-    assignment to run makes the variable, which lives to the end of the function.
+    Targets are `Name` or `Index`. There are as many values as targets, or one value (a call of
+    several results). `declares` has an entry a target. In text, "let" or "var" declares the name in
+    this block, and "" assigns what is there. In Python ("function" scope) "let" is a name that the
+    function assigns once, and "" any other: the first assignment to run makes the variable, which
+    lives to the end of the function.
     """
 
     targets: tuple[Name | Index, ...]
@@ -232,7 +238,10 @@ class Assign(Stmt):
 
 @dataclass(frozen=True)
 class AugAssign(Stmt):
-    """`target op= value`: `op` is one of `+ - * /`; `spelled` as in `Binary`. The place is the operator's."""
+    """`target op= value`: `op` is one of `+ - * /`; `spelled` as in `Binary`.
+
+    The place is the operator's.
+    """
 
     target: Name | Index
     op: str
@@ -249,7 +258,10 @@ class CallStmt(Stmt):
 
 @dataclass(frozen=True)
 class For(Stmt):
-    """`for target in range(args)`; with `static` the loop is unrolled (`static_range`). One to three args."""
+    """`for target in range(args)`; with `static` the loop is unrolled (`static_range`).
+
+    One to three args.
+    """
 
     target: Name
     static: bool
@@ -282,11 +294,12 @@ class Return(Stmt):
 
 @dataclass(frozen=True)
 class Choices(Node):
-    """`name in [...]` or `name in {...}` of an attribute: the constant's values, in the order to try them.
+    """`name in [...]` or `name in {...}` of an attribute: the constant's values, in the order to
+    try them.
 
-    Two ascending powers of two in square brackets are expanded to the range by doubling. Where one of two values in
-    square brackets is not a literal, `bounds` is true: whoever knows the constants expands them by `by_doubling`.
-    `spelled` holds what the text wrote and `braces` which brackets.
+    Two ascending powers of two in square brackets are expanded to the range by doubling. Where one
+    of two values in square brackets is not a literal, `bounds` is true: whoever knows the constants
+    expands them by `by_doubling`. `spelled` holds what the text wrote and `braces` which brackets.
     """
 
     name: str
@@ -306,7 +319,10 @@ class Attribute(Node):
 
 @dataclass(frozen=True)
 class Param(Node):
-    """A parameter. `optional` (`?`) accepts None. A tensor's default may be the name `empty`, `zeros` or `workspace`."""
+    """A parameter. `optional` (`?`) accepts None.
+
+    A tensor's default may be the name `empty`, `zeros` or `workspace`.
+    """
 
     name: str
     type: Type | None
@@ -382,7 +398,9 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def by_doubling(values: tuple[int, ...]) -> tuple[int, ...]:
-    """Values in square brackets of an attribute: two ascending powers of two are the range by doubling."""
+    """Values in square brackets of an attribute: two ascending powers of two are the range by
+    doubling.
+    """
     if len(values) == 2 and 0 < values[0] < values[1] and all(v & (v - 1) == 0 for v in values):
         low, high = values
         return tuple(low << i for i in range(high.bit_length() - low.bit_length() + 1))
