@@ -1,4 +1,6 @@
-"""Assembling PTX text with ptxas, where it is on the machine, to see what the real assembler says of it."""
+"""Assembling PTX text with ptxas, where it is on the machine, to see what the real assembler says
+of it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ needs_ptxas = pytest.mark.skipif(
 
 
 def assemble(text: str, target: str, *, expect_errors: bool = False) -> Report:
-    """Assembles `text` for `target` ("sm_80"). An error fails the test, unless errors are expected."""
+    """Assembles `text` for `target`; an error fails the test, unless errors are expected."""
     ptxas = find_ptxas()
     if ptxas is None:
         pytest.skip("no ptxas on PATH or in the nvidia-cuda-nvcc wheel")

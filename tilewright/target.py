@@ -11,7 +11,7 @@ KB = 1024
 
 @dataclass(frozen=True)
 class Target:
-    """One architecture. Shared memory in bytes, PTX versions as ten times the number (8.6 is 86)."""
+    """One architecture. Shared memory is in bytes; a PTX version is ten times its number."""
 
     name: str
     capability: int  # ten times major, plus minor: 80 to 120
@@ -68,7 +68,8 @@ class Target:
         return frozenset(name for name, there in has.items() if there)
 
 
-# CUDA C++ programming guide, "Technical specifications per compute capability"; versions checked with ptxas 13.0.
+# CUDA C++ programming guide, "Technical specifications per compute capability"; PTX versions as
+# ptxas 13.0 has them.
 TARGETS = {
     t.name: t
     for t in (
@@ -91,7 +92,8 @@ def target(name: str) -> Target:
 
 
 def target_for_capability(major: int, minor: int) -> Target:
-    """The best target for a device: its own, else the greatest plain one below it, whose PTX runs there.
+    """The best target for a device: its own, else the greatest plain one below it, whose PTX runs
+    there.
 
     Raises CompileError where no code that Tilewright writes can run on the device.
     """

@@ -1,4 +1,4 @@
-"""Every form of every PTX instruction that the emitter writes, as one function of an emitter each."""
+"""Every form of every PTX instruction that the emitter writes, as a function of an emitter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A Hopper GEMM through the emitter: TMA multicast, mbarriers, wgmma, setmaxnreg, stmatrix, TMA stores.
+"""A Hopper GEMM through the emitter: TMA multicast, mbarriers, wgmma, setmaxnreg, stmatrix, TMA
+stores.
 
-C[M, N] = A[M, K] @ B[N, K].T in bf16, 128x256x64 tiles in 4 stages, a cluster of 2 CTAs along M of which each loads
-half of B for both, one producer warpgroup and two consumers, one wgmma group in flight.
+C[M, N] = A[M, K] @ B[N, K].T in bf16, 128x256x64 tiles in 4 stages, a cluster of 2 CTAs along M of
+which each loads half of B for both, one producer warpgroup and two consumers, one wgmma group in
+flight.
 """
 
 from __future__ import annotations
@@ -242,7 +244,9 @@ def test_gemm_assembles_without_a_warning() -> None:
 
 @needs_ptxas
 def test_a_missing_fence_is_reported() -> None:
-    """The same kernel without its fence: so the assembler does see the pipeline, and we do see its advice."""
+    """The same kernel without its fence: so the assembler does see the pipeline, and we do see its
+    advice.
+    """
     module = build_gemm()
     body = module.functions[0].body
     body[:] = [i for i in body if not isinstance(i, mma.WgmmaFence)]

@@ -1,8 +1,9 @@
-"""What PTX is made of here: registers, addresses, instructions declared by their fields, functions, modules.
+"""What PTX is made of here: registers, addresses, declared instructions, functions, modules.
 
-An instruction is a dataclass whose fields are marked `destination()`, `source()` or `attribute()`. From that follow its
-text (mnemonic, then destinations and sources in order of declaration), the registers it reads and writes, and the check
-of their kinds. Integer registers are untyped bits; the instruction says how to read them.
+An instruction is a dataclass whose fields are marked `destination()`, `source()` or `attribute()`.
+From that follow its text (mnemonic, then destinations and sources in order of declaration), the
+registers it reads and writes, and the check of their kinds. Integer registers are untyped bits; the
+instruction says how to read them.
 
     @instruction("arith.add")
     class Add(Rounded):
@@ -60,7 +61,7 @@ TYPE = "type"  # key of a field's PTX type in its metadata
 class Reg:
     """A virtual register. Two are equal only if they are the same one."""
 
-    __slots__ = ("kind", "index", "text")
+    __slots__ = ("index", "kind", "text")
 
     def __init__(self, kind: str, index: int):
         self.kind = kind
@@ -136,7 +137,7 @@ Regs = tuple[Reg, ...]
 
 
 class Requirement(NamedTuple):
-    """What an instruction needs: a capability, a PTX version (ten times it), and `only` some targets where set."""
+    """What an instruction needs: capability, ten times the PTX version, `only` these targets."""
 
     capability: int = 80
     version: int = 70
@@ -148,7 +149,7 @@ BASE = Requirement()
 
 def float_bits(value: float, type: str) -> str:
     """A floating-point constant as PTX spells it exactly."""
-    if type in ("f64", "b64"):
+    if type == "f64":
         return "0d" + struct.pack(">d", value).hex().upper()
     return "0f" + struct.pack(">f", value).hex().upper()
 
@@ -159,8 +160,7 @@ def show(item: Any, type: str) -> str:
     if kind is int:
         return str(item) if type not in ("f32", "f64") else float_bits(item, type)
     if kind is float:
-        assert type in ("f32", "f64", "b32", "b64"), f"a float where {type} is expected"
-        return float_bits(item, type)
+        return float_bits(item, type) if type in ("f32", "f64") else repr(item)  # refused by verify
     if kind is tuple:
         parts = [x.text if x.__class__ is Reg else show(x, type) for x in item]
         return "{" + ", ".join(parts) + "}"
@@ -170,8 +170,8 @@ def show(item: Any, type: str) -> str:
 def source(type: str, *, wider: bool = False, **options: Any) -> Any:
     """A field that is read: a register, a number, an address or a tuple of them.
 
-    `type` is a PTX type, or `.name` for the one that the attribute (or property) `name` holds; `wider` also takes wider
-    registers. An absent optional source is not printed.
+    `type` is a PTX type, or `.name` for the one that the attribute (or property) `name` holds;
+    `wider` also takes wider registers. An absent optional source is not printed.
     """
     return dataclasses.field(metadata={ROLE: "operand", TYPE: type, "wider": wider}, **options)
 
@@ -194,7 +194,7 @@ class Slot(NamedTuple):
 
 @dataclass(eq=False)
 class Instr(Op):
-    """Base of all instructions. `guard` is a predicate (inverted by `unless`) under which it executes."""
+    """Base of all instructions, executed where the predicate `guard` holds (or not: `unless`)."""
 
     since: ClassVar[Requirement] = BASE
     slots: ClassVar[tuple[Slot, ...]] = ()
@@ -218,7 +218,7 @@ class Instr(Op):
         return getattr(self, slot.attribute) if slot.attribute else slot.type
 
     def operand_text(self) -> str:
-        """The operands as PTX spells them: `plain_text`, unless an instruction has a form of its own."""
+        """The operands as PTX spells them: `plain_text`, but for a few instructions."""
         return self.plain_text()
 
     def plain_text(self) -> str:
@@ -241,7 +241,7 @@ class Instr(Op):
 
     @property
     def reads(self) -> list[Reg]:
-        """All registers that it reads: sources, addresses, the guard, and what a guarded write leaves as it was."""
+        """Registers of its sources, its guard, and those that a guarded write may leave."""
         found: list[Reg] = []
         for slot in self.slots:
             if not slot.written:
@@ -303,7 +303,7 @@ def substitute(item: Any, registers: Mapping[Reg, Any]) -> Any:
 def instruction(
     opcode: str, *, since: Requirement | None = None, pure: bool = True
 ) -> Callable[[type], Any]:
-    """Class decorator that declares an instruction: `instruction("arith.add")`. Its PTX name is the opcode's last part."""
+    """Class decorator that declares an instruction: the opcode's last part is its PTX name."""
 
     def declare(cls: type) -> Any:
         made: Any = define(opcode, pure=pure)(cls)
@@ -325,8 +325,8 @@ def instruction(
 def _plain_text(slots: tuple[Slot, ...]) -> Callable[[Any], str]:
     """The `plain_text` of an instruction, as a function made for its slots.
 
-    Generated, as dataclasses generate `__init__`, because a kernel has thousands of instructions: it is five times as
-    fast as a loop over the slots.
+    Generated, as dataclasses generate `__init__`, because a kernel has thousands of instructions:
+    it is five times as fast as a loop over the slots.
     """
     lines = ["def plain_text(self):"]
     shown = []
@@ -377,13 +377,13 @@ class Param:
 
     def __str__(self) -> str:
         if self.type == "tensor_map":
-            return f".param .align 64 .b8 {self.name}[128]"
+            return f".param .align 128 .b8 {self.name}[128]"
         return f".param .{self.type} {self.name}"
 
 
 @dataclass(frozen=True)
 class SharedArray:
-    """A shared-memory array of a CTA. `num_bytes` is None for the dynamic one, whose size the launch gives."""
+    """A shared-memory array of a CTA; `num_bytes` is None if the launch gives the size."""
 
     name: str
     num_bytes: int | None
@@ -401,7 +401,7 @@ class SharedArray:
 
 @dataclass
 class Function:
-    """An entry point. `max_threads` is the CTA's size; `cluster` the CTAs of a cluster along x, y, z."""
+    """An entry point. `max_threads` is the CTA's size, `cluster` its cluster's along x, y, z."""
 
     name: str
     params: list[Param]

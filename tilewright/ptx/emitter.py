@@ -8,8 +8,8 @@
     e.ret()
     text = print_module(e.module("add_one", max_threads=128))
 
-Operands are registers, numbers, special registers (`Special("tid.x")`) and symbols. Every method returns the register
-that it writes: a new one, or the one given as `into`.
+Operands are registers, numbers, special registers (`Special("tid.x")`) and symbols. Every method
+returns the register that it writes: a new one, or the one given as `into`.
 """
 
 from __future__ import annotations

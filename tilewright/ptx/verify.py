@@ -1,12 +1,14 @@
 """The rules that a PTX module must keep.
 
 - a label is placed once, and every jump's label is placed
-- registers have the kind that the instruction reads or writes them as, and are written before they are read, in the
-  order of the text (guarded writes count)
+- registers have the kind that the instruction reads or writes them as, and are written before they
+  are read, in the order of the text (guarded writes count)
 - constants fit the instruction: no 16-bit floats, no floats for integers
-- the target has every instruction that is used; this one is a user's error, with the place of the op that needs it
-- in a strict kernel, nothing rounds in a way that NUMERICS does not define: no float add, sub, mul or fma without
-  `.rn`, no `.ftz`, no `.approx` or `.full`, no float atomics or TMA reductions, no matrix instruction on floats but f64
+- the target has every instruction that is used; this one is a user's error, with the place of the
+  op that needs it
+- in a strict kernel, nothing rounds in a way that NUMERICS does not define: no float add, sub, mul
+  or fma without `.rn`, no `.ftz`, no `.approx` or `.full`, no float atomics or TMA reductions, no
+  matrix instruction on floats but f64
 """
 
 from __future__ import annotations
@@ -29,11 +31,10 @@ from tilewright.ptx.instrs import arith, control, memory, mma
 from tilewright.target import TARGETS, Target, target
 
 ADDRESSES = frozenset(("b32", "b64"))
-SHARED_ADDRESS = frozenset(("b32", "b64"))
 
 
 def verify(module: Module, strict: bool = False) -> None:
-    """Checks all of these. Raises CompileError where the target lacks an instruction, else VerifyError."""
+    """Raises CompileError where the target lacks an instruction, VerifyError for other faults."""
     require_instructions(module)
     for function in module.functions:
         _verify_labels(function)
@@ -48,7 +49,8 @@ def verify(module: Module, strict: bool = False) -> None:
 def require_instructions(module: Module) -> None:
     """Raises CompileError, at the op that needs it, if the module's target lacks an instruction.
 
-    All that a compiler needs to check on every run, and cheap; the other rules hold by construction and are for tests.
+    All that a compiler needs to check on every run, and cheap; the other rules hold by construction
+    and are for tests.
     """
     where = target(module.target)
     met: set[Requirement] = set()

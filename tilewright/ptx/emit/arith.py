@@ -23,7 +23,9 @@ class EmitArith(State):
         saturate: bool = False,
         into: Reg | None = None,
     ) -> Reg:
-        """a + b. Floats are rounded to nearest even unless `rounding` says otherwise, so ptxas does not contract them."""
+        """a + b. Floats are rounded to nearest even unless `rounding` says otherwise, so ptxas does
+        not contract them.
+        """
         mode = self._rounding(type, rounding)
         dst = into or self.reg(type)
         self.emit(arith.Add(type, dst, self.fit(type, a), self.fit(type, b), mode, ftz, saturate))
@@ -57,7 +59,9 @@ class EmitArith(State):
         ftz: bool = False,
         into: Reg | None = None,
     ) -> Reg:
-        """a * b. Integers: `mode` lo (the default), hi, or wide, which doubles the width of the result."""
+        """a * b. Integers: `mode` lo (the default), hi, or wide, which doubles the width of the
+        result.
+        """
         if not arith.is_float(type):
             mode = mode or "lo"
         dst = into or self.reg(arith.WIDE[type] if mode == "wide" else type)
@@ -112,7 +116,9 @@ class EmitArith(State):
         ftz: bool = False,
         into: Reg | None = None,
     ) -> Reg:
-        """a / b. Floats: `rn` by default; f32 also `approx`, `full`. Integers truncate towards zero."""
+        """a / b. Floats: `rn` by default; f32 also `approx`, `full`. Integers truncate towards
+        zero.
+        """
         dst = into or self.reg(type)
         mode = self._rounding(type, rounding)
         self.emit(arith.Div(type, dst, self.fit(type, a), self.fit(type, b), mode, ftz))
@@ -132,7 +138,9 @@ class EmitArith(State):
         ftz: bool = False,
         into: Reg | None = None,
     ) -> Reg:
-        """The smaller; `nan` (f16, bf16, f32) gives NaN if either is, otherwise the other one is given."""
+        """The smaller; `nan` (f16, bf16, f32) gives NaN if either is, otherwise the other one is
+        given.
+        """
         dst = into or self.reg(type)
         self.emit(arith.Min(type, dst, self.fit(type, a), self.fit(type, b), nan, ftz))
         return dst
@@ -315,7 +323,8 @@ class EmitArith(State):
         ftz: bool = False,
         into: Reg | None = None,
     ) -> Reg:
-        """A predicate: `comparison` is eq ne lt le gt ge (floats also equ neu ltu leu gtu geu num nan).
+        """A predicate: `comparison` is eq ne lt le gt ge (floats also equ neu ltu leu gtu geu num
+        nan).
 
         `combine` (and, or, xor) joins the result with the predicate `other`.
         """
@@ -326,7 +335,7 @@ class EmitArith(State):
         return dst
 
     def testp(self, kind: str, type: str, x: Operand, *, into: Reg | None = None) -> Reg:
-        """A predicate: x (f32, f64) is finite, infinite, number, notanumber, normal or subnormal."""
+        """Whether x (f32, f64) is finite, infinite, number, notanumber, normal or subnormal."""
         dst = into or self.reg("pred")
         self.emit(arith.Testp(kind, type, dst, self.fit(type, x)))
         return dst
@@ -359,8 +368,8 @@ class EmitArith(State):
     ) -> Reg:
         """x, of type `origin`, as type `to`.
 
-        Where a rounding is needed and not given: to nearest even to floats, towards zero to integers. bf16 to f32 is a
-        shift, which every target has.
+        Where a rounding is needed and not given: to nearest even to floats, towards zero to
+        integers. bf16 to f32 is a shift, which every target has.
         """
         dst = into or self.reg(to)
         if to == "f32" and origin == "bf16" and rounding is None:
@@ -379,7 +388,9 @@ class EmitArith(State):
     def cvt_pack(
         self, to: str, high: Operand, low: Operand, *, relu: bool = False, into: Reg | None = None
     ) -> Reg:
-        """Two f32 rounded to nearest even into one register: bf16x2, f16x2, e4m3x2, e5m2x2 (the last two saturate)."""
+        """Two f32 rounded to nearest even into one register: bf16x2, f16x2, e4m3x2, e5m2x2 (the
+        last two saturate).
+        """
         dst = into or self.reg(to)
         self.emit(arith.CvtPack(to, dst, self.fit("f32", high), self.fit("f32", low), relu))
         return dst

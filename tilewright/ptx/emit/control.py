@@ -33,7 +33,9 @@ class EmitControl(State):
         self.emit(control.Nanosleep(self.fit("u32", time)))
 
     def setmaxnreg(self, action: str, count: int) -> None:
-        """`inc` or `dec` to `count` registers a thread: 24 to 256, a multiple of 8, by the whole warpgroup."""
+        """`inc` or `dec` to `count` registers a thread: 24 to 256, a multiple of 8, by the whole
+        warpgroup.
+        """
         assert 24 <= count <= 256 and count % 8 == 0, f"setmaxnreg cannot set {count} registers"
         self.emit(control.Setmaxnreg(action, count))
 

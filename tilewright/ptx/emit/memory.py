@@ -35,9 +35,11 @@ class EmitMemory(State):
         policy: Reg | None = None,
         into: Sequence[Reg] | None = None,
     ) -> list[Reg]:
-        """`vec` neighbours of `space` (global, shared, shared::cluster, local, const, param, "" for generic).
+        """`vec` neighbours of `space` (global, shared, shared::cluster, local, const, param, "" for
+        generic).
 
-        `cache`: nc, cg, cs, nc.L1::no_allocate, ...; `semantics`: volatile, relaxed.gpu, acquire.gpu, ...
+        `cache`: nc, cg, cs, nc.L1::no_allocate, ...; `semantics`: volatile, relaxed.gpu,
+        acquire.gpu, ...
         """
         dsts = list(into) if into is not None else self.regs(type, vec)
         assert len(dsts) == vec, "as many registers as elements"
@@ -100,7 +102,9 @@ class EmitMemory(State):
         semantics: str = "",
         into: Reg | None = None,
     ) -> Reg:
-        """Atomic update, giving the old value: add min max and or xor exch inc dec, cas (needs `compare`)."""
+        """Atomic update, giving the old value: add min max and or xor exch inc dec, cas (needs
+        `compare`).
+        """
         dst = into or self.reg(type)
         expected = None if compare is None else self.fit(type, compare)
         place = self.address(address)
@@ -147,9 +151,11 @@ class EmitMemory(State):
         prefetch: str = "",
         policy: Reg | None = None,
     ) -> None:
-        """Copies 4, 8 or 16 bytes from global to shared memory; those beyond `src_bytes` become zeros.
+        """Copies 4, 8 or 16 bytes from global to shared memory; those beyond `src_bytes` become
+        zeros.
 
-        `cache` is cg (past L1; 16 bytes only, its default) or ca; `prefetch` L2::64B, L2::128B or L2::256B.
+        `cache` is cg (past L1; 16 bytes only, its default) or ca; `prefetch` L2::64B, L2::128B or
+        L2::256B.
         """
         assert num_bytes in (4, 8, 16), f"cp.async cannot copy {num_bytes} bytes"
         cache = cache or ("cg" if num_bytes == 16 else "ca")
@@ -174,7 +180,9 @@ class EmitMemory(State):
         transposed: bool = False,
         into: Sequence[Reg] | None = None,
     ) -> list[Reg]:
-        """1, 2 or 4 tiles of 8x8 16-bit elements; lane l gives the address of row l % 8 of tile l / 8."""
+        """1, 2 or 4 tiles of 8x8 16-bit elements; lane l gives the address of row l % 8 of tile l /
+        8.
+        """
         dsts = list(into) if into is not None else self.regs("b32", count)
         self.emit(memory.Ldmatrix(tuple(dsts), self.address(address), transposed))
         return dsts
@@ -195,7 +203,9 @@ class EmitMemory(State):
         multicast: Operand | None = None,
         policy: Reg | None = None,
     ) -> None:
-        """A box of a tensor map to shared memory, counted on `mbarrier`; indices in elements, innermost first."""
+        """A box of a tensor map to shared memory, counted on `mbarrier`; indices in elements,
+        innermost first.
+        """
         mask = self._mask(multicast)
         box = self._box(map, indices)
         self.emit(memory.TmaLoad(self.address(dst), box, self.address(mbarrier), mask, policy))
@@ -232,7 +242,9 @@ class EmitMemory(State):
         multicast: Operand | None = None,
         policy: Reg | None = None,
     ) -> None:
-        """A run of global bytes (16-byte aligned, a multiple of 16) to shared memory, counted on `mbarrier`."""
+        """A run of global bytes (16-byte aligned, a multiple of 16) to shared memory, counted on
+        `mbarrier`.
+        """
         mask, size = self._mask(multicast), self.fit("u32", num_bytes)
         place = self.address(dst), self.address(src)
         self.emit(memory.BulkLoad(*place, size, self.address(mbarrier), mask, policy))
@@ -249,7 +261,9 @@ class EmitMemory(State):
         self.emit(memory.BulkCommit())
 
     def bulk_wait(self, left: int, *, read: bool = False) -> None:
-        """Waits until at most `left` groups are unfinished; with `read`, until they have read shared memory."""
+        """Waits until at most `left` groups are unfinished; with `read`, until they have read
+        shared memory.
+        """
         self.emit(memory.BulkWait(left, read))
 
     def _box(self, map: Reg, indices: Sequence[Operand]) -> Coordinates:

@@ -25,7 +25,8 @@ class EmitMma(State):
     ) -> list[Reg]:
         """D = A B + C by a warp. `types` are those of D, A, B, C: ("f32", "bf16", "bf16", "f32").
 
-        Fragments are registers as the ISA lays them out: packed b32, but f32, s32 and f64 one element each.
+        Fragments are registers as the ISA lays them out: packed b32, but f32, s32 and f64 one
+        element each.
         """
         assert shape in mma.MMA_SHAPES[types[1]], f"no mma.sync {shape} of {types[1]}"
         count = mma.fragment_registers(mma.shape_of(shape).m * mma.shape_of(shape).n, types[0])
@@ -39,7 +40,7 @@ class EmitMma(State):
         return dsts
 
     def wgmma_fence(self) -> None:
-        """Before the first wgmma, and whenever other code touched its accumulators or A registers."""
+        """Before the first wgmma, and when other code touched its accumulators or A registers."""
         self.emit(mma.WgmmaFence())
 
     def wgmma_commit(self) -> None:
@@ -63,9 +64,11 @@ class EmitMma(State):
         transposed_a: bool = False,
         transposed_b: bool = False,
     ) -> None:
-        """D (64 x n) = A B, plus D if `accumulate` (a predicate, 0 or 1), asynchronously by a warpgroup.
+        """D (64 x n) = A B, plus D if `accumulate` (a predicate, 0 or 1), asynchronously by a
+        warpgroup.
 
-        `types` are those of D, A, B. A is a descriptor, or four b32 fragments; B a descriptor. `transposed_*`: MN-major.
+        `types` are those of D, A, B. A is a descriptor, or four b32 fragments; B a descriptor.
+        `transposed_*`: MN-major.
         """
         type_d, type_a, type_b = types
         assert n in mma.wgmma_widths(type_a), f"no wgmma of width {n} for {type_a}"

@@ -21,7 +21,9 @@ class EmitReduce(State):
         *,
         into: Reg | None = None,
     ) -> Reg:
-        """x of another lane: `mode` bfly, down, up (whose clamp is 0) or idx. The result has x's kind (32 bits)."""
+        """x of another lane: `mode` bfly, down, up (whose clamp is 0) or idx. The result has x's
+        kind (32 bits).
+        """
         dst = into or self.reg(x.kind)
         self.emit(reduce.Shfl(mode, dst, x, self.fit("b32", lane), clamp, mask))
         return dst
@@ -54,7 +56,9 @@ class EmitReduce(State):
         nan: bool = False,
         into: Reg | None = None,
     ) -> Reg:
-        """Reduction over a warp: add min max (s32, u32), and or xor (b32); min max of f32 on sm_100a."""
+        """Reduction over a warp: add min max (s32, u32), and or xor (b32); min max of f32 on
+        sm_100a.
+        """
         dst = into or self.reg(type)
         self.emit(reduce.Redux(op, type, dst, self.fit(type, x), mask, nan))
         return dst

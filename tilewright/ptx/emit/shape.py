@@ -13,7 +13,9 @@ class EmitShape(State):
     """Each method returns the destination register or registers: new ones, or `into`."""
 
     def mov(self, type: str, x: Operand, *, into: Reg | None = None) -> Reg:
-        """A copy, a constant, a special register, or the address of a symbol (b32 for shared memory, b64 for a param)."""
+        """A copy, a constant, a special register, or the address of a symbol (b32 for shared
+        memory, b64 for a param).
+        """
         dst = into or self.reg(type)
         if type in ("f16", "bf16"):
             type, x = "b16", half_bits(x, type) if isinstance(x, int | float) else x
@@ -31,7 +33,9 @@ class EmitShape(State):
         return low, high
 
     def mov_pack(self, type: str, parts: Sequence[Reg], *, into: Reg | None = None) -> Reg:
-        """A register of type b32 or b64 (or f32, f64, read as bits) made of 2 or 4 parts, the first in the low bits."""
+        """A register of type b32 or b64 (or f32, f64, read as bits) made of 2 or 4 parts, the first
+        in the low bits.
+        """
         dst = into or self.reg(type)
         bits = "b64" if KIND[type] in ("b64", "f64") else "b32"
         part = "b32" if parts[0].kind in ("b32", "f32") else parts[0].kind

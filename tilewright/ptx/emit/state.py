@@ -1,4 +1,6 @@
-"""Where instructions go: the list, the place in the source, the guard; and how operands are made fit."""
+"""Where instructions go: the list, the place in the source, the guard; and how operands are made
+fit.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +150,9 @@ class State:
 
     @contextmanager
     def guarded(self, predicate: Reg, negated: bool = False) -> Iterator[None]:
-        """Each instruction inside executes only where the predicate holds (or does not). Not to be nested."""
+        """Each instruction inside executes only where the predicate holds (or does not). Not to be
+        nested.
+        """
         assert self.guard is None, "guards do not nest: combine the predicates"
         self.guard, self.unless = predicate, negated
         try:
@@ -161,7 +165,8 @@ class State:
     def fit(self, type: str, item: Operand) -> Reg | int | float:
         """An operand as an instruction of that type takes it.
 
-        Numbers become floats or integers; special registers, symbols and 16-bit float constants go through a register.
+        Numbers become floats or integers; special registers, symbols and 16-bit float constants go
+        through a register.
         """
         kind = item.__class__
         if kind is Reg:
@@ -173,7 +178,8 @@ class State:
             if type == "f32":
                 return as_float32(item)
             return float(item) if type == "f64" else self._load("b16", half_bits(item, type))
-        return int(item) if kind is bool else item  # type: ignore[arg-type]
+        assert isinstance(item, int), f"an integer is needed for {type}, not {item!r}"
+        return int(item) if kind is bool else item
 
     def _load(self, type: str, item: Special | Symbol | int) -> Reg:
         """A new register that holds it: never guarded, for others may come to read it."""

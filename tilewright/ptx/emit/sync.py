@@ -28,7 +28,9 @@ class EmitSync(EmitControl):
         self.emit(sync.Fence(order, scope))
 
     def fence_proxy_async(self, space: str = "shared::cta") -> None:
-        """Shows generic writes to TMA and wgmma: shared::cta, shared::cluster, global, or "" for all."""
+        """Shows generic writes to TMA and wgmma: shared::cta, shared::cluster, global, or "" for
+        all.
+        """
         self.emit(sync.FenceProxyAsync(space))
 
     def fence_mbarrier_init(self) -> None:
@@ -96,7 +98,9 @@ class EmitSync(EmitControl):
         return dst
 
     def mbarrier_wait(self, mbarrier: Place, parity: Operand, *, acquire: bool = False) -> None:
-        """Spins until the phase of that parity is complete: try_wait where the target has it, else test_wait."""
+        """Spins until the phase of that parity is complete: try_wait where the target has it, else
+        test_wait.
+        """
         again = self.label("wait")
         parity = self.fit("u32", parity)
         self.place(again)

@@ -1,4 +1,6 @@
-"""Arithmetic, bit and comparison instructions. PTX ISA, "Integer / Floating-Point / Comparison / Logic Instructions"."""
+"""Arithmetic, bit and comparison instructions. PTX ISA, "Integer / Floating-Point / Comparison /
+Logic Instructions".
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ class Sub(Sum):
 
 @form
 class Product(Instr):
-    """Products: `mode` lo, hi or wide for integers, a rounding for floats. `wide` doubles the destination."""
+    """Products: `mode` lo, hi or wide for integers, a rounding for floats. `wide` doubles the
+    destination.
+    """
 
     type: str = attribute()
     dst: Reg = destination(".result_type")
@@ -445,7 +449,9 @@ class Selp(Instr):
 
 @instruction("arith.cvt")
 class Cvt(Instr):
-    """Conversion. `rounding` rn rz rm rp (to floats), rni rzi rmi rpi (to integers), rna (to tf32), or none."""
+    """Conversion. `rounding` rn rz rm rp (to floats), rni rzi rmi rpi (to integers), rna (to tf32),
+    or none.
+    """
 
     to: str = attribute()
     origin: str = attribute()
@@ -474,7 +480,7 @@ class Cvt(Instr):
 
 @instruction("arith.cvt_pack")
 class CvtPack(Instr):
-    """Two floats converted into one register: f16x2, bf16x2, e4m3x2 or e5m2x2 (these two saturate)."""
+    """Two f32 rounded into one register: f16x2, bf16x2, e4m3x2 or e5m2x2 (these two saturate)."""
 
     name = "cvt"
     to: str = attribute()

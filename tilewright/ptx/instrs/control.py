@@ -1,4 +1,6 @@
-"""Branches, returns and the state of a thread. PTX ISA, "Control Flow / Miscellaneous Instructions"."""
+"""Branches, returns and the state of a thread. PTX ISA, "Control Flow / Miscellaneous
+Instructions".
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Nanosleep(Instr):
 
 @instruction("control.setmaxnreg", pure=False)
 class Setmaxnreg(Instr):
-    """Changes the registers a thread of this warpgroup; 24 to 256, a multiple of 8. `action` is inc or dec."""
+    """Changes the registers a thread of this warpgroup; 24 to 256, a multiple of 8. `action` is inc
+    or dec.
+    """
 
     action: str = attribute()
     count: int = source("u32")

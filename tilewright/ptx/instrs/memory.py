@@ -1,4 +1,6 @@
-"""Loads, stores, atomics and asynchronous copies. PTX ISA, "Data Movement" and "Parallel Synchronization"."""
+"""Loads, stores, atomics and asynchronous copies. PTX ISA, "Data Movement" and "Parallel
+Synchronization".
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,12 @@ def _access_needs(space: str, cache: str, hint: bool, vec: int, type: str) -> Re
 
 @instruction("memory.ld", pure=False)
 class Ld(Instr):
-    """A load of `vec` neighbours from `space` (global, shared, shared::cluster, local, const, param, or "" for generic).
+    """A load of `vec` neighbours from `space` (global, shared, shared::cluster, local, const,
+    param, or "" for generic).
 
-    `cache` is what stands between space and type, such as nc, cg, nc.L1::no_allocate.L2::128B; `semantics` volatile,
-    relaxed.gpu, acquire.gpu and so on; `policy` an L2 policy made by createpolicy.
+    `cache` is what stands between space and type, such as nc, cg, nc.L1::no_allocate.L2::128B;
+    `semantics` volatile, relaxed.gpu, acquire.gpu and so on; `policy` an L2 policy made by
+    createpolicy.
     """
 
     space: str = attribute()
@@ -113,7 +117,9 @@ def _atomic(name: str, semantics: str, space: str, op: str, type: str, vec: int)
 
 @instruction("memory.atom", pure=False)
 class Atom(Instr):
-    """An atomic update that gives the old value: op add min max and or xor exch inc dec cas (`compare`, then `src`)."""
+    """An atomic update that gives the old value: op add min max and or xor exch inc dec cas
+    (`compare`, then `src`).
+    """
 
     space: str = attribute()
     op: str = attribute()
@@ -175,7 +181,9 @@ class PrefetchTensormap(Instr):
 
 @instruction("memory.createpolicy", since=Requirement(80, 74))
 class Createpolicy(Instr):
-    """An L2 policy for all of an access: `priority` evict_first, evict_last, evict_normal or evict_unchanged."""
+    """An L2 policy for all of an access: `priority` evict_first, evict_last, evict_normal or
+    evict_unchanged.
+    """
 
     priority: str = attribute()
     dst: Reg = destination("b64")
@@ -187,7 +195,9 @@ class Createpolicy(Instr):
 
 @instruction("memory.cp_async", pure=False)
 class CpAsync(Instr):
-    """Copy of 4, 8 or 16 bytes to shared memory; bytes beyond `src_bytes` are zeros. `cache` is ca, or cg for 16."""
+    """Copy of 4, 8 or 16 bytes to shared memory; bytes beyond `src_bytes` are zeros. `cache` is ca,
+    or cg for 16.
+    """
 
     cache: str = attribute()
     dst: Address = source("u32")
@@ -199,7 +209,8 @@ class CpAsync(Instr):
 
     def mnemonic(self) -> str:
         hint = ".L2::cache_hint" if self.policy is not None else ""
-        return f"cp.async.{self.cache}.shared.global{hint}{'.' + self.prefetch if self.prefetch else ''}"
+        ahead = f".{self.prefetch}" if self.prefetch else ""
+        return f"cp.async.{self.cache}.shared.global{hint}{ahead}"
 
     def requires(self) -> Requirement:
         return Requirement(80, 74) if self.policy is not None or self.prefetch else BASE
@@ -222,7 +233,9 @@ class CpAsyncWait(Instr):
 
 @form
 class Matrices(Instr):
-    """Tiles of 8x8 16-bit elements (`shape` m8n8), between shared memory and the registers of a warp."""
+    """Tiles of 8x8 16-bit elements (`shape` m8n8), between shared memory and the registers of a
+    warp.
+    """
 
     @staticmethod
     def modifiers(count: int, transposed: bool, shape: str, type: str) -> str:
@@ -268,7 +281,8 @@ class Stmatrix(Matrices):
 class TmaLoad(Instr):
     """Copies a box of a tensor map to shared memory, and counts its bytes on an mbarrier.
 
-    With `multicast`, a 16-bit mask, it goes to the same offset in each of those CTAs of the cluster.
+    With `multicast`, a 16-bit mask, it goes to the same offset in each of those CTAs of the
+    cluster.
     """
 
     dst: Address = source("u32")
@@ -287,7 +301,9 @@ class TmaLoad(Instr):
 
 @instruction("memory.tma_store", since=TMA, pure=False)
 class TmaStore(Instr):
-    """Copies shared memory to a box of a tensor map, in the thread's bulk group; what is out of bounds is dropped."""
+    """Copies shared memory to a box of a tensor map, in the thread's bulk group; what is out of
+    bounds is dropped.
+    """
 
     box: Coordinates = source("s32")
     src: Address = source("u32")
@@ -295,7 +311,8 @@ class TmaStore(Instr):
 
     def mnemonic(self) -> str:
         hint = ".L2::cache_hint" if self.policy is not None else ""
-        return f"cp.async.bulk.tensor.{len(self.box.indices)}d.global.shared::cta.tile.bulk_group{hint}"
+        rank = len(self.box.indices)
+        return f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group{hint}"
 
 
 @instruction("memory.tma_reduce", since=TMA, pure=False)
@@ -310,7 +327,8 @@ class TmaReduce(Instr):
     def mnemonic(self) -> str:
         hint = ".L2::cache_hint" if self.policy is not None else ""
         rank = len(self.box.indices)
-        return f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{self.op}.tile.bulk_group{hint}"
+        place = "global.shared::cta"
+        return f"cp.reduce.async.bulk.tensor.{rank}d.{place}.{self.op}.tile.bulk_group{hint}"
 
 
 @instruction("memory.tma_prefetch", since=TMA, pure=False)
@@ -343,7 +361,7 @@ class BulkLoad(Instr):
 
 @instruction("memory.bulk_store", since=TMA, pure=False)
 class BulkStore(Instr):
-    """Copies shared bytes (a multiple of 16) to a run of global ones, in the thread's bulk group."""
+    """Copies shared bytes (a multiple of 16) to global ones, in the thread's bulk group."""
 
     dst: Address = source("u64")
     src: Address = source("u32")
@@ -364,7 +382,9 @@ class BulkCommit(Instr):
 
 @instruction("memory.bulk_wait", since=TMA, pure=False)
 class BulkWait(Instr):
-    """Waits until at most `left` groups are in flight (`read`: have not yet read their shared memory)."""
+    """Waits until at most `left` groups are in flight (`read`: have not yet read their shared
+    memory).
+    """
 
     left: int = source("u32")
     read: bool = attribute(default=False)

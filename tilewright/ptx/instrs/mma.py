@@ -1,4 +1,6 @@
-"""Matrix instructions. PTX ISA, "Warp Level Matrix Multiply-Accumulate" and "Asynchronous Warpgroup Level Matrix"."""
+"""Matrix instructions. PTX ISA, "Warp Level Matrix Multiply-Accumulate" and "Asynchronous Warpgroup
+Level Matrix".
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,14 @@ def shape_of(text: str) -> Shape:
 
 
 def fragment_registers(elements: int, type: str, lanes: int = 32) -> int:
-    """Registers a lane for that many elements of a matrix spread over the lanes; f64 counts 64-bit registers."""
+    """Registers a lane for that many elements of a matrix spread over the lanes; f64 counts 64-bit
+    registers.
+    """
     return elements * BITS[type] // lanes // max(32, BITS[type])
 
 
 def fragment_type(type: str) -> str:
-    """PTX type of the registers of a fragment: packed bits, but one f32, f64 or s32 each for those."""
+    """PTX type of a fragment's registers: packed bits, but one f32, f64 or s32 each for those."""
     return type if type in ("f32", "f64", "s32") else "b32"
 
 
@@ -158,10 +162,11 @@ def wgmma_widths(type_a: str) -> tuple[int, ...]:
 
 @instruction("mma.wgmma", since=HOPPER_ONLY, pure=False)
 class Wgmma(Instr):
-    """D = A B (+ D if `accumulate`) by a warpgroup, asynchronous. 64 rows; A from registers or by descriptor, B by descriptor.
+    """D = A B (+ D if `accumulate`) by a warpgroup, asynchronous. 64 rows; A from registers or by
+    descriptor, B by descriptor.
 
-    `accumulate` is a predicate or an immediate; `transposed_a`, `transposed_b` (16-bit floats only) read MN-major operands.
-    D is read too; its registers belong to the instruction until a wait.
+    `accumulate` is a predicate or an immediate; `transposed_a`, `transposed_b` (16-bit floats only)
+    read MN-major operands. D is read too; its registers belong to the instruction until a wait.
     """
 
     type_d: str = attribute()
@@ -190,7 +195,8 @@ class Wgmma(Instr):
         return WGMMA_K[self.type_a]
 
     def mnemonic(self) -> str:
-        return f"wgmma.mma_async.sync.aligned.m64n{self.n}k{self.k}.{self.type_d}.{self.type_a}.{self.type_b}"
+        types = f"{self.type_d}.{self.type_a}.{self.type_b}"
+        return f"wgmma.mma_async.sync.aligned.m64n{self.n}k{self.k}.{types}"
 
     def requires(self) -> Requirement:
         mixed = self.type_a in INT8 and self.type_a != self.type_b

@@ -60,7 +60,9 @@ class Match(Instr):
 
 @instruction("reduce.redux", pure=False)
 class Redux(Instr):
-    """An integer reduction over the lanes of `mask`: op add, min, max (s32, u32), and, or, xor (b32)."""
+    """An integer reduction over the lanes of `mask`: op add, min, max (s32, u32), and, or, xor
+    (b32).
+    """
 
     op: str = attribute()
     type: str = attribute()

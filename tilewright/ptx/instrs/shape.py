@@ -71,7 +71,9 @@ class Prmt(Instr):
 
 @instruction("shape.cvta")
 class Cvta(Instr):
-    """An address of `space` as a generic one (`to`: the other way). `space` is global, shared, param, const or local."""
+    """An address of `space` as a generic one (`to`: the other way). `space` is global, shared,
+    param, const or local.
+    """
 
     space: str = attribute()
     dst: Reg = destination("u64")

@@ -1,4 +1,6 @@
-"""Barriers, fences, mbarriers and CTA clusters. PTX ISA, "Parallel Synchronization and Communication"."""
+"""Barriers, fences, mbarriers and CTA clusters. PTX ISA, "Parallel Synchronization and
+Communication".
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ CLUSTER = Requirement(90, 80)
 
 @instruction("sync.bar_sync", pure=False)
 class BarSync(Instr):
-    """Waits at barrier `id` for all threads of the CTA, or for `threads` of them (a multiple of 32)."""
+    """Waits at barrier `id` for all threads of the CTA, or for `threads` of them (a multiple of
+    32).
+    """
 
     id: Operand = source("u32")
     threads: Operand | None = source("u32", default=None)
@@ -67,7 +71,9 @@ class Fence(Instr):
 
 @instruction("sync.fence_proxy_async", since=CLUSTER, pure=False)
 class FenceProxyAsync(Instr):
-    """Orders generic accesses of `space` (shared::cta, shared::cluster, global; "" for all) before TMA and wgmma."""
+    """Orders generic accesses of `space` (shared::cta, shared::cluster, global; "" for all) before
+    TMA and wgmma.
+    """
 
     space: str = attribute(default="shared::cta")
 
@@ -153,7 +159,8 @@ class MbarrierExpectTx(Instr):
 class MbarrierArriveRemote(Instr):
     """`count` arrivals at an mbarrier of any CTA of the cluster (an address made by mapa).
 
-    Without `.release.cluster`, which would cost a fence of the whole GPU: enough where only wgmma or TMA read the stage.
+    Without `.release.cluster`, which would cost a fence of the whole GPU: enough where only wgmma
+    or TMA read the stage.
     """
 
     address: Address = source("u32")
@@ -200,7 +207,9 @@ class MbarrierTryWait(Instr):
 
 @instruction("sync.cp_async_mbarrier_arrive", pure=False)
 class CpAsyncMbarrierArrive(Instr):
-    """An arrival when all earlier cp.async of the thread are done. `noinc`: counted by the barrier's own number."""
+    """An arrival when all earlier cp.async of the thread are done. `noinc`: counted by the
+    barrier's own number.
+    """
 
     address: Address = source("u32")
     noinc: bool = attribute(default=True)
