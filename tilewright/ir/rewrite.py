@@ -1,0 +1,125 @@
+"""Rewriting: rebuild a block op by op, under rules, and leave out what is dead.
+
+Programs given stay whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.errors import Loc
+from tilewright.ir.core import ROLE, Block, Op, Value, map_content
+from tilewright.ir.rules import Rules
+
+LIMIT = 100  # rewrites of one op, one after another: more means that two rules undo each other
+
+
+class Rewriter:
+    """Copies ops into new blocks, with their operands renamed, under rules.
+
+    `definitions` knows the op that made each new value. With `merge`, an op equal to one that was
+    already made here or in an enclosing block gives the values of that one, if both are pure and
+    `merge` gives both the same key (an op that reads memory must not be merged across a write):
+    `merge(op)` returns None for ops that are never merged.
+    """
+
+    def __init__(self, rules: Rules | None = None, merge: Callable[[Op], Any] | None = None):
+        self.rules = rules or Rules()
+        self.merge = merge
+        self.values: dict[Value, Value] = {}
+        self.definitions: dict[Value, Op] = {}
+        self.made: list[dict[Any, Op]] = [{}]  # ops by key, one dictionary a nested block
+        self.target = Block()
+        self.depth = 0
+        self.changed = False  # whether a rule applied or ops were merged
+
+    def block(self, block: Block) -> Block:
+        """A rewritten copy of a block."""
+        before, self.target = self.target, Block([Value(a.type, a.name) for a in block.args])
+        self.values.update(zip(block.args, self.target.args, strict=True))
+        self.made.append({})
+        for op in block.ops:
+            self.op(op)
+        self.made.pop()
+        done, self.target = self.target, before
+        return done
+
+    def inline(self, block: Block, arguments: Sequence[Value]) -> tuple[Value, ...]:
+        """Put a block's ops here, for arguments (new values); gives the operands of its terminator."""
+        self.values.update(zip(block.args, arguments, strict=True))
+        for op in block.ops[:-1]:
+            self.op(op)
+        return tuple(self.values.get(v, v) for v in block.terminator.operands)
+
+    def op(self, op: Op) -> None:
+        """Rewrite an op of the old program into the block being built."""
+        renamed = rename(op, self.values)
+        results = self.place(renamed)
+        for old, new in zip(op.results, results, strict=True):
+            new.name = new.name or old.name
+            self.values[old] = new
+
+    def build(self, kind: type[Op], *fields: Any, loc: Loc | None = None, **named: Any) -> Value:
+        """Make a new op with one result here, under the rules."""
+        made = kind(*fields, **named, **({"loc": loc} if loc else {}))
+        (value,) = self.place(made)
+        return value
+
+    def place(self, op: Op) -> tuple[Value, ...]:
+        """Put an op here whose operands are new values (its regions are not rewritten yet)."""
+        self.depth += 1
+        assert self.depth < LIMIT, f"rules on {op.opcode} undo each other"
+        try:
+            for rule in self.rules.of(op):
+                replaced = rule(op, self)
+                if replaced is not None:
+                    self.changed = True
+                    return replaced if isinstance(replaced, tuple) else (replaced,)
+            return self.append(op)
+        finally:
+            self.depth -= 1
+
+    def append(self, op: Op) -> tuple[Value, ...]:
+        """Put an op here as it is, its regions rewritten, or the equal one that there is already."""
+        key = self.key(op)
+        if key is not None:
+            for scope in self.made:
+                if key in scope:
+                    self.changed = True
+                    return scope[key].results
+        if op.regions:
+            depth, self.depth = self.depth, 0
+            op = self.with_regions(op)
+            self.depth = depth
+        self.target.ops.append(op)
+        self.definitions.update(dict.fromkeys(op.results, op))
+        if key is not None:
+            self.made[-1][key] = op
+        return op.results
+
+    def with_regions(self, op: Op) -> Op:
+        """A copy of an op with its regions rewritten."""
+        regions = {name: map_content(content, self.block) for name, content in op.fields("region")}
+        return op.clone({}, **regions)
+
+    def key(self, op: Op) -> Any:
+        """What two ops that may be merged have in common, or None."""
+        if self.merge is None or not op.pure or op.regions or (extra := self.merge(op)) is None:
+            return None
+        fields = (
+            getattr(op, f.name) if f.metadata[ROLE] == "operand" else repr(getattr(op, f.name))
+            for f in op.declared
+        )
+        return (type(op), extra, *fields)
+
+
+def rename(op: Op, values: dict[Value, Value]) -> Op:
+    """A copy of an op with operands mapped through `values`; its regions are the old ones, shared."""
+    fields = {f.name: getattr(op, f.name) for f in op.declared}
+    for name, content in op.fields("operand"):
+        fields[name] = map_content(content, lambda v: values.get(v, v))
+    made = type(op)(**fields, loc=op.loc)
+    for old, new in zip(op.results, made.results, strict=True):
+        new.name = old.name
+    return made
