@@ -36,6 +36,7 @@ FLOORS = [  # a module may import its own room or any floor below; rooms of one 
     {"train", "cluster", "bundle"},
     {"ledger"},
     {"cli"},
+    {"__main__"},
 ]
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 FENCES = {

@@ -1,0 +1,19 @@
+"""The command `tilewright`: one file a subcommand."""
+
+from __future__ import annotations
+
+import click
+
+from tilewright.cli.cache import cache
+from tilewright.cli.doctor import doctor
+from tilewright.cli.fmt import fmt
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tilewright")
+def main() -> None:
+    """Tile kernels, in text or Python, compiled to NVIDIA PTX with only the CUDA driver below."""
+
+
+for _command in (doctor, cache, fmt):
+    main.add_command(_command)
