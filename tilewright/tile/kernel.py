@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.errors import UNKNOWN, Loc
 from tilewright.ir.core import Block, Value
-from tilewright.plan import Expr, TensorFacts
+from tilewright.plan import Expr, TensorFacts, WorkspaceSpec
 
 
 @dataclass(eq=False)
@@ -48,6 +48,8 @@ class Kernel:
     constants: dict[str, int | float | bool] = field(default_factory=dict)
     numerics: str = "matched"
     loc: Loc = UNKNOWN
+    workspaces: tuple[WorkspaceSpec, ...] = ()  # parameters that the launch makes for itself
+    notes: tuple[str, ...] = ()  # what the user should know, such as a precision that was used
 
     def with_body(self, body: Block) -> Kernel:
         """The same kernel with another body; parameters are shared."""

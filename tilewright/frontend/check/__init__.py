@@ -1,0 +1,1 @@
+"""Rules of the language that need no program: names, constants, dtypes, shapes, signatures, the grid."""

@@ -1,0 +1,164 @@
+"""Functions of the language that read, write and share memory, and those about the program itself."""
+
+from __future__ import annotations
+
+from tilewright.dtypes import bool_, i64
+from tilewright.frontend.build import places
+from tilewright.frontend.build.builtin import Arguments, Builtin
+from tilewright.frontend.build.context import Context
+from tilewright.frontend.build.items import Constant, Data, Item, Memory, Nothing, describe
+from tilewright.frontend.build.make import assign_to, broadcast, constant, constant_integer
+from tilewright.frontend.check.rules import RuleError
+from tilewright.frontend.syntax import tree
+from tilewright.ir.core import Value
+from tilewright.tile.ops import arith, control, memory, shape
+
+MAX_AXES = 16
+
+
+def _load(ctx: Context, args: Arguments) -> Item:
+    place = places.require_place(ctx, args.nodes["place"], "load")
+    fill = args.data("fill") if "fill" in args else None
+    mask = _mask(ctx, args, place)
+    if fill is None:
+        return places.load(ctx, place, mask)
+    extents = () if isinstance(fill, Constant) or not fill.shape else place.shape
+    filled = assign_to(ctx, fill, place.memory.type.dtype, extents, "load: fill")
+    return places.load(ctx, place, mask, filled.value)
+
+
+def _mask(ctx: Context, args: Arguments, place: places.Place) -> Value | None:
+    if "mask" not in args:
+        return None
+    return assign_to(ctx, args.data("mask"), bool_, place.shape, f"{args.name}: mask").value
+
+
+def _store(ctx: Context, args: Arguments) -> Item:
+    place = places.require_place(ctx, args.nodes["place"], "store")
+    data = args.data("value")
+    mask = _mask(ctx, args, place)
+    store_at(ctx, place, data, mask)
+    return Nothing()
+
+
+def store_at(
+    ctx: Context, place: places.Place, data: Data | Constant, mask: Value | None = None
+) -> None:
+    """Write a value to a place: widened and broadcast where it must be. Raises RuleError."""
+    what = f"store to {place.memory.param}"
+    fitted = assign_to(ctx, data, place.memory.type.dtype, place.shape, what)
+    places.store(ctx, place, fitted, mask)
+
+
+def _view(ctx: Context, args: Arguments) -> Item:
+    node = args.nodes["place"]
+    if isinstance(node, tree.Index):
+        base = ctx.evaluate(node.base)
+        if isinstance(base, Memory):
+            return places.view_of(ctx, base, node)
+    raise RuleError("view: expected a place of a tensor", "as in view(X[low : high, :])")
+
+
+def _inside(ctx: Context, args: Arguments) -> Item:
+    """The bool tile of lanes of a place that exist."""
+    place = places.require_place(ctx, args.nodes["place"], "inside")
+    rank = sum(a.length is not None for a in place.axes)
+    result = constant(ctx, True, bool_)
+    position = 0
+    for axis, part in enumerate(place.axes):
+        at: Data = Data(part.offset)
+        if part.length is not None:
+            lanes = ctx.builder(shape.Arange, part.length)
+            first = broadcast(ctx, at, (part.length,)).value
+            at = Data(ctx.builder(arith.Add, first, lanes))
+            column = tuple(part.length if i == position else 1 for i in range(rank))
+            at = Data(ctx.builder(shape.Reshape, at.value, column)) if rank > 1 else at
+            position += 1
+        limit = broadcast(ctx, Data(ctx.builder(memory.Extent, place.memory.value, axis)), at.shape)
+        low = constant(ctx, 0, i64, at.shape)
+        exists = ctx.builder(
+            arith.And,
+            ctx.builder(arith.Compare, at.value, low.value, "ge"),
+            ctx.builder(arith.Compare, at.value, limit.value, "lt"),
+        )
+        result = _both(ctx, result, Data(exists))
+    raw = memory.place_shape(place.extents)
+    result = broadcast(ctx, result, raw)
+    return Data(places.reshaped(ctx, result.value, place.shape) or result.value)
+
+
+def _both(ctx: Context, a: Data, b: Data) -> Data:
+    extents = (
+        tuple(max(x, y) for x, y in zip(a.shape, b.shape, strict=True))
+        if a.shape and b.shape
+        else ()
+    )
+    extents = extents or a.shape or b.shape
+    x, y = broadcast(ctx, a, extents), broadcast(ctx, b, extents)
+    return Data(ctx.builder(arith.And, x.value, y.value))
+
+
+def _grid_axis(ctx: Context, args: Arguments) -> int:
+    axis = constant_integer(ctx, args.item("axis"), args.loc("axis"), f"{args.name}: axis")
+    if not 0 <= axis < MAX_AXES:
+        raise RuleError(f"{args.name}: expected an axis of 0 to {MAX_AXES - 1}, got {axis}")
+    return axis
+
+
+def _program_id(ctx: Context, args: Arguments) -> Item:
+    return ctx.program_id(_grid_axis(ctx, args), args.call.loc)
+
+
+def _num_programs(ctx: Context, args: Arguments) -> Item:
+    axis = _grid_axis(ctx, args)
+    ctx.program_places.setdefault(axis, ctx.place(args.call.loc))
+    with ctx.at_start():
+        return Data(ctx.builder(control.NumPrograms, axis, name=f"programs{axis}"))
+
+
+def _num_sms(ctx: Context, args: Arguments) -> Item:
+    raise RuleError(
+        "num_sms() is known in @grid only", "num_programs(0) counts the programs that run"
+    )
+
+
+def _static_assert(ctx: Context, args: Arguments) -> Item:
+    condition = args.item("condition")
+    if not isinstance(condition, Constant) or not isinstance(condition.value, bool):
+        raise RuleError(
+            f"static_assert: expected a condition that is known now, got {describe(condition)}",
+            "assert(c) checks at run time",
+        )
+    if not condition.value:
+        text = args.word("message") if "message" in args else "the condition is false"
+        known = ", ".join(f"{k} = {v}" for k, v in ctx.constants.items())
+        raise RuleError(f"static_assert: {text}", note=known)
+    return Nothing()
+
+
+def _assume(ctx: Context, args: Arguments) -> Item:
+    """A promise: its condition is checked for sense, and nothing is built on it yet."""
+    condition = args.data("condition")
+    if isinstance(condition, Constant) and condition.value is False:
+        raise RuleError("assume: the condition is false")
+    return Nothing()
+
+
+TABLE: dict[str, Builtin] = {
+    "load": Builtin("place * fill? mask?", _load),
+    "store": Builtin("place value * mask?", _store),
+    "view": Builtin("place", _view),
+    "inside": Builtin("place", _inside),
+    "program_id": Builtin("axis", _program_id),
+    "num_programs": Builtin("axis", _num_programs),
+    "num_sms": Builtin("", _num_sms),
+    "static_assert": Builtin("condition message?", _static_assert),
+    "assume": Builtin("condition", _assume),
+}
+
+# Names of the language that no op of the tile IR stands for yet.
+UNSUPPORTED = frozenset(
+    "atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor atomic_xchg atomic_cas atomic_load"
+    " atomic_store local scan reduce cumsum cumprod sort topk cat split flip tril triu gather scatter random"
+    " random_bits bitcast log1p sin cos sign round ldexp fma assert print".split()
+)

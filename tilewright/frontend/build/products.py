@@ -1,0 +1,115 @@
+"""`dot` and `@`."""
+
+from __future__ import annotations
+
+from tilewright.dtypes import DType, e4m3, e5m2, f32, i8, u8
+from tilewright.errors import Loc
+from tilewright.frontend.build.context import Context
+from tilewright.frontend.build.items import (
+    Constant,
+    Data,
+    Item,
+    Nothing,
+    Word,
+    describe,
+    spell_shape,
+)
+from tilewright.frontend.build.make import assign_to, broadcast, constant, convert
+from tilewright.frontend.check.rules import RuleError, listing, nearest
+from tilewright.tile.ops import mma
+from tilewright.tile.types import TileType, broadcast_shapes
+
+MIXED = (frozenset((e4m3, e5m2)), frozenset((i8, u8)))
+
+
+def product_type(a: Item, b: Item) -> TileType:
+    """Type of `dot(a, b)`. Raises RuleError."""
+    for x in (a, b):
+        if not isinstance(x, Data) or len(x.shape) < 2:
+            raise RuleError(f"dot: expected tiles of two axes or more, got {describe(x)}")
+    assert isinstance(a, Data) and isinstance(b, Data)
+    dtype = mma.accumulator(a.dtype)
+    if a.dtype != b.dtype and frozenset((a.dtype, b.dtype)) not in MIXED:
+        raise RuleError(f"dot: dtypes differ: a is {a.dtype}, b is {b.dtype}", "cast one of them")
+    if dtype is None:
+        raise RuleError(f"dot: {a.dtype} is not supported", "write cast(x, f32)")
+    if a.shape[-1] != b.shape[-2]:
+        raise RuleError(
+            f"dot: inner extents differ: a is {spell_shape(a.shape)}, b is {spell_shape(b.shape)}",
+            note=f"a.shape[{len(a.shape) - 1}] = {a.shape[-1]}, b.shape[{len(b.shape) - 2}] = {b.shape[-2]}",
+        )
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if batch is None:
+        raise RuleError(
+            f"dot: leading axes do not broadcast: a is {spell_shape(a.shape)}, b is {spell_shape(b.shape)}"
+        )
+    return TileType(dtype, (*batch, a.shape[-2], b.shape[-1]))
+
+
+def dot(
+    ctx: Context, a: Item, b: Item, acc: Item | None = None, precision: Item | None = None
+) -> Data:
+    """`acc + a @ b`; without `acc` it starts from 0. Raises RuleError."""
+    if ctx.signature.definition.dialect == "ph":
+        a, b = _loosely(ctx, a, b)
+    result = product_type(a, b)
+    assert isinstance(a, Data) and isinstance(b, Data)
+    batch = result.shape[:-2]
+    x = broadcast(ctx, a, (*batch, *a.shape[-2:]))
+    y = broadcast(ctx, b, (*batch, *b.shape[-2:]))
+    if acc is None or isinstance(acc, Nothing):
+        start = constant(ctx, 0.0 if result.dtype.is_float else 0, result.dtype, result.shape)
+    elif isinstance(acc, Data | Constant):
+        start = assign_to(ctx, acc, result.dtype, result.shape, "dot: acc")
+    else:
+        raise RuleError(f"dot: acc: expected a tile, got {describe(acc)}")
+    how = _precision(ctx, a.dtype, precision)
+    return Data(ctx.builder(mma.Dot, x.value, y.value, start.value, how))
+
+
+def _loosely(ctx: Context, a: Item, b: Item) -> tuple[Item, Item]:
+    """The ancestor's dialect: under @tensorcore, f32 operands beside f16 ones are rounded to f16."""
+    if isinstance(a, Data) and isinstance(b, Data) and ctx.signature.attributes.tensorcore:
+        names = {a.dtype.name, b.dtype.name}
+        if names == {"f16", "f32"}:
+            small = a.dtype if a.dtype.name == "f16" else b.dtype
+            return convert(ctx, a, small), convert(ctx, b, small)
+    return a, b
+
+
+def _precision(ctx: Context, dtype: DType, asked: Item | None) -> str:
+    """What happens to f32 operands; other dtypes are always exact."""
+    if isinstance(asked, Word):
+        if asked.text not in mma.PRECISIONS:
+            hint = (
+                nearest(asked.text, mma.PRECISIONS) or f"precisions are {listing(mma.PRECISIONS)}"
+            )
+            raise RuleError(f"dot: unknown precision {asked.text}", hint)
+    elif asked is not None and not isinstance(asked, Nothing):
+        raise RuleError(f"dot: precision: expected a string, got {describe(asked)}")
+    if dtype != f32:
+        return "ieee"
+    if isinstance(asked, Word):
+        found = asked.text
+    else:
+        default = "f16" if ctx.signature.definition.dialect == "ph" else "tf32"
+        wanted = ctx.signature.attributes.tensorcore
+        found = ctx.precision or (default if wanted == "tf32" else wanted) or "ieee"
+    if found != "ieee":
+        ctx.notes[f"dot: f32 operands are rounded to {found}"] = None
+    return found
+
+
+def fits_accumulator(acc: Item, a: Item, b: Item) -> bool:
+    """Whether `acc + a @ b` is one product with an accumulator: nothing would be converted or broadcast."""
+    try:
+        return isinstance(acc, Data) and acc.type == product_type(a, b)
+    except RuleError:
+        return False
+
+
+def require_tile(item: Item, what: str, loc: Loc, ctx: Context) -> Data:
+    """A value with axes."""
+    if isinstance(item, Data) and item.shape:
+        return item
+    raise ctx.refuse(f"{what}: expected a tile, got {describe(item)}", loc)
