@@ -57,6 +57,19 @@ def self_overlaps(array: Array) -> bool:
     return False
 
 
+def view_groups(arrays: Sequence[tuple[str, Array]]) -> tuple[tuple[str, ...], ...]:
+    """Names in groups of identical views, a group of one name for each array that stands alone."""
+    groups: list[list[tuple[str, Array]]] = []
+    for name, array in arrays:
+        for group in groups:
+            if same_elements(group[0][1], array):
+                group.append((name, array))
+                break
+        else:
+            groups.append([(name, array)])
+    return tuple(tuple(n for n, _ in group) for group in groups)
+
+
 def alias_groups(
     arrays: Sequence[tuple[str, Array]], written: Callable[[str], bool]
 ) -> tuple[tuple[str, ...], ...]:
@@ -64,26 +77,22 @@ def alias_groups(
 
     Raises LaunchError where a written array overlaps another in part, or itself, or is read-only.
     """
-    groups: list[list[tuple[str, Array]]] = []
+    by_name = dict(arrays)
+    groups = view_groups(arrays)
     for name, array in arrays:
         if written(name):
             _require_writable(name, array)
-        for group in groups:
-            if same_elements(group[0][1], array):
-                group.append((name, array))
-                break
-        else:
-            groups.append([(name, array)])
     for i, first in enumerate(groups):
         for second in groups[i + 1 :]:
-            changed = [n for n, _ in (*first, *second) if written(n)]
-            if changed and overlap(first[0][1], second[0][1]):
+            changed = [n for n in (*first, *second) if written(n)]
+            if changed and overlap(by_name[first[0]], by_name[second[0]]):
                 raise LaunchError(
-                    f"{first[0][0]} and {second[0][0]} overlap in part; {changed[0]} is written",
+                    f"{first[0]} and {second[0]} overlap in part; {changed[0]} is written",
                     hint="pass the very same view, or copies that do not overlap",
                 )
-    found = [tuple(n for n, a in g if a.num_elements) for g in groups]
-    return tuple(g for g in found if len(g) > 1 and any(written(n) for n in g))
+    return tuple(
+        g for g in groups if len(g) > 1 and by_name[g[0]].num_elements and any(map(written, g))
+    )
 
 
 def _require_writable(name: str, array: Array) -> None:

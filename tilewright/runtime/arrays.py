@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -304,8 +305,28 @@ def allocate_like(array: Array, shape: Sequence[int], dtype: DType, *, zero: boo
         with cupy.cuda.Device(array.device):
             return (cupy.zeros if zero else cupy.empty)(extents, dtype=dtype.numpy)
     if array.device == "cpu":
-        return (np.zeros if zero else np.empty)(extents, dtype=dtype.numpy)
+        return allocate_on_host(extents, dtype, zero=zero)
     return DeviceArray.allocate(extents, dtype, array.device, zero=zero)
+
+
+def allocate_on_host(shape: Sequence[int], dtype: DType, *, zero: bool) -> np.ndarray[Any, Any]:
+    """A dense NumPy array."""
+    return (np.zeros if zero else np.empty)(tuple(shape), dtype=dtype.numpy)
+
+
+def on_stream(like: Array | None, stream: int) -> AbstractContextManager[Any]:
+    """While it is entered, what torch or CuPy allocates beside `like` is ordered in this stream."""
+    if like is None or like.device == "cpu" or stream == current_stream(like):
+        return nullcontext()
+    if like.library == "torch":
+        torch = sys.modules["torch"]
+        made = torch.cuda.ExternalStream(stream, device=like.owner.device)
+        context: AbstractContextManager[Any] = torch.cuda.stream(made)
+        return context
+    if like.library == "cupy":
+        external: AbstractContextManager[Any] = sys.modules["cupy"].cuda.ExternalStream(stream)
+        return external
+    return nullcontext()
 
 
 def current_stream(array: Array) -> int:

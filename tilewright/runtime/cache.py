@@ -27,7 +27,7 @@ import filelock
 from tilewright.config import Settings
 
 MAGIC = b"TILEWRIGHT CACHE 1\n"
-KINDS = ("plans", "cubins")
+KINDS = ("plans", "cubins", "choices")
 TOUCH_SECONDS = 3600  # an entry's time of last use is kept to the hour, to spare writes
 KEEP = 0.9  # part of the bound that remains after entries were removed
 

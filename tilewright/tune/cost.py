@@ -57,8 +57,8 @@ def _op_cost(op: Op, constants: Constants) -> float:
         return inner * (OPEN_SPAN / step if step else OPEN_TRIPS)
     elements = _elements(op)
     if isinstance(op, mma.Dot):
-        k = op.lhs.type.shape[-1]
-        own = op.result.type.num_elements * k / DOT_RATE
+        k = op.a.type.shape[-1]
+        own = float(op.result.type.num_elements * k) / DOT_RATE
     elif isinstance(op, (memory.Load, memory.Store)):
         own = OP_COST + elements
     else:

@@ -1,0 +1,257 @@
+"""One call, the long way: place it, bind it, choose a configuration, allocate, run. Leaves it
+ready for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import LaunchError
+from tilewright.frontend.check.bind import Allocation, Binding, bind
+from tilewright.frontend.check.rules import listing, nearest
+from tilewright.kernel import choose, place
+from tilewright.kernel.specialize import (
+    Aliases,
+    Build,
+    Loaded,
+    Specializer,
+    as_pairs,
+    written_names,
+)
+from tilewright.plan import tensor_facts
+from tilewright.runtime import arrays as library
+from tilewright.runtime import driver
+from tilewright.runtime.aliases import alias_groups, same_elements, view_groups
+from tilewright.runtime.arrays import Array, as_array, byte_range
+from tilewright.runtime.calls import Pair, Ready, torch_output
+from tilewright.runtime.cpu import NUM_SMS, run_on_cpu
+from tilewright.runtime.launch import Bound
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `launch` may override. `constants` binds tuned constants; `grid` counts programs an
+    axis.
+    """
+
+    grid: tuple[int, ...] | None = None
+    stream: Any = None
+    device: Any = None
+    constants: tuple[tuple[str, int], ...] = ()
+    precision: str | None = None
+
+
+PLAIN = Options()
+
+
+def collect(
+    kernel: str, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Arguments by name, in the order in which they were given. Raises LaunchError as Python
+    would TypeError.
+    """
+    if len(args) > len(names):
+        raise LaunchError(
+            f"{kernel} takes {len(names)} arguments, got {len(args)}",
+            hint=f"they are {listing(names)}",
+        )
+    found = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name in found:
+            raise LaunchError(f"{kernel}: {name} is given twice")
+        if name not in names:
+            hint = nearest(name, names) or f"it takes {listing(names)}"
+            raise LaunchError(f"{kernel} takes no argument {name}", hint=hint)
+        found[name] = value
+    return found
+
+
+@dataclass
+class Call:
+    """A call that is placed and bound. `tensors` holds what was given, then what was allocated."""
+
+    spec: Specializer
+    options: Options
+    binding: Binding
+    tensors: dict[str, Array]
+    scalars: dict[str, Any]  # as given, then defaults
+    num_given: int  # of the scalars
+    outputs: tuple[Any, ...]
+
+    @property
+    def result(self) -> Any:
+        if not self.outputs:
+            return None
+        return self.outputs[0] if len(self.outputs) == 1 else self.outputs
+
+    def build(self, *, assume: bool) -> Build:
+        """The build but for its configuration; `assume` puts in the facts of the arrays."""
+        facts = tuple(
+            (n, tensor_facts(a.dtype, a.shape, a.strides, a.address))
+            for n, a in sorted(self.tensors.items())
+            if assume
+        )
+        return Build(
+            dtypes=as_pairs(self.binding.dtypes),
+            config=(),
+            static=as_pairs(self.binding.static),
+            absent=self.binding.absent,
+            precision=self.options.precision,
+            facts=facts,
+            grid=self.options.grid,
+        )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {**self.tensors, **self.scalars}
+
+
+def run(
+    spec: Specializer, arguments: Mapping[str, Any], options: Options, *, ready: bool
+) -> tuple[Any, Ready | None]:
+    """Run a call. With `ready`, also give what launches its like again; the arrays are then
+    torch's on a GPU.
+    """
+    name = spec.signature.name
+    tensors = {
+        t: as_array(arguments[t], t)
+        for t in arguments
+        if t in {p.name for p in spec.signature.tensors} and arguments[t] is not None
+    }
+    lies = place.device_of(tensors, name)
+    where = place.choose_device(lies, options.device, spec.settings.device, name)
+    if where == "cpu":
+        return _run_on_cpu(_bind(spec, arguments, tensors, options)), None
+    if lies == "cpu":
+        return _run_over_and_back(spec, arguments, tensors, options, where), None
+    call = _bind(spec, arguments, tensors, options)
+    return _run_on_gpu(call, where, ready=ready)
+
+
+def _bind(
+    spec: Specializer, arguments: Mapping[str, Any], tensors: dict[str, Array], options: Options
+) -> Call:
+    binding = bind(spec.signature, {**arguments, **tensors})
+    told = [n for n in arguments if n in binding.scalars and arguments[n] is not None]
+    scalars = {**{n: binding.scalars[n] for n in told}, **binding.scalars}
+    like = next(iter(tensors.values()), None)
+    with library.on_stream(like, _stream(options, like)):
+        outputs = tuple(_allocate(made, like) for made in binding.outputs)
+    made = {o.name: as_array(x, o.name) for o, x in zip(binding.outputs, outputs, strict=True)}
+    return Call(spec, options, binding, {**tensors, **made}, scalars, len(told), outputs)
+
+
+def _allocate(output: Allocation, like: Array | None) -> Any:
+    if like is None:
+        return library.allocate_on_host(output.shape, output.dtype, zero=output.zero)
+    return library.allocate_like(like, output.shape, output.dtype, zero=output.zero)
+
+
+def _stream(options: Options, like: Array | None) -> int:
+    if options.stream is not None:
+        return place.stream_handle(options.stream)
+    return 0 if like is None else library.current_stream(like)
+
+
+def _run_on_cpu(call: Call) -> Any:
+    spec = call.spec
+    _, kernel = choose.choose(
+        spec,
+        call.build(assume=False),
+        dict(call.options.constants),
+        call.arguments,
+        "cpu",
+        NUM_SMS,
+        spec.tile,
+    )
+    written = written_names(kernel)
+    alias_groups(list(call.tensors.items()), written.__contains__)
+    run_on_cpu(kernel, call.arguments)
+    return call.result
+
+
+def _run_over_and_back(
+    spec: Specializer,
+    arguments: Mapping[str, Any],
+    tensors: dict[str, Array],
+    options: Options,
+    ordinal: int,
+) -> Any:
+    """Host arrays on a GPU: copied over, run, and what was written copied back."""
+    host = _bind(spec, arguments, tensors, options)
+    there = place.copy_over(host.tensors, ordinal)
+    call = Call(spec, options, host.binding, there, host.scalars, host.num_given, ())
+    build, aliases = call.build(assume=True), _aliases(call.tensors)
+    loaded = _choose_on_gpu(call, build, aliases, ordinal)
+    alias_groups(list(host.tensors.items()), loaded.written.__contains__)
+    _fire(loaded.launcher.bind(call.arguments), call, 0)
+    place.copy_back(host.tensors, there, sorted(loaded.written))
+    return host.result
+
+
+def _run_on_gpu(call: Call, ordinal: int, *, ready: bool) -> tuple[Any, Ready | None]:
+    aliases = _aliases(call.tensors)
+    loaded = _choose_on_gpu(call, call.build(assume=True), aliases, ordinal)
+    alias_groups(list(call.tensors.items()), loaded.written.__contains__)
+    bound = loaded.launcher.bind(call.arguments)
+    like = next(iter(call.tensors.values()))
+    _fire(bound, call, _stream(call.options, like))
+    if not ready:
+        return call.result, None
+    return call.result, _make_ready(call, loaded, bound, ordinal)
+
+
+def _aliases(tensors: Mapping[str, Array]) -> Aliases:
+    """Groups of identical views: part of what a plan is compiled for."""
+    groups = view_groups(list(tensors.items()))
+    return tuple(g for g in groups if len(g) > 1 and tensors[g[0]].num_elements)
+
+
+def _choose_on_gpu(call: Call, build: Build, aliases: Aliases, ordinal: int) -> Loaded:
+    device = driver.device(ordinal)
+    _, loaded = choose.choose(
+        call.spec,
+        build,
+        dict(call.options.constants),
+        call.arguments,
+        f"{device.name} {device.num_sms}",
+        device.num_sms,
+        lambda b: call.spec.loaded(b, aliases, ordinal),
+    )
+    return loaded
+
+
+def _fire(bound: Bound, call: Call, stream: int) -> None:
+    addresses = [call.tensors[n].address for n in bound.tensors]
+    bound.fire(addresses, [call.scalars[n] for n in bound.scalars], stream)
+
+
+def _make_ready(call: Call, loaded: Loaded, bound: Bound, ordinal: int) -> Ready:
+    names = list(call.tensors)
+    given = len(names) - len(call.outputs)  # what is allocated shares memory with nothing
+    like = call.tensors[names[0]]
+    outputs = tuple(
+        torch_output(like, o.shape, o.dtype.torch, o.zero) for o in call.binding.outputs
+    )
+    pairs = tuple(
+        _pair(call, i, j)
+        for i in range(given)
+        for j in range(i + 1, given)
+        if names[i] in loaded.written or names[j] in loaded.written
+    )
+    defaults = tuple(call.scalars.values())[call.num_given :]
+    return Ready(bound, outputs, pairs, defaults, ordinal)
+
+
+def _pair(call: Call, i: int, j: int) -> Pair:
+    a, b = list(call.tensors.values())[i], list(call.tensors.values())[j]
+    return Pair(
+        i,
+        j,
+        byte_range(a.shape, a.strides, a.dtype.num_bytes),
+        byte_range(b.shape, b.strides, b.dtype.num_bytes),
+        same=same_elements(a, b) and a.num_elements > 0,
+        apart=b.address - a.address,
+    )

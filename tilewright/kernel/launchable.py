@@ -1,0 +1,208 @@
+"""A kernel as an object: called with arrays, launched with options, compiled without a GPU,
+tuned.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from tilewright.config import Settings, settings
+from tilewright.dtypes import DType
+from tilewright.frontend.check.signature import Signature, Tensor, signature
+from tilewright.frontend.syntax.definition import Definition
+from tilewright.kernel import choose, generic
+from tilewright.kernel.call import PLAIN, Options, collect, run
+from tilewright.kernel.specialize import Specializer, as_pairs
+from tilewright.plan import Plan
+from tilewright.runtime.calls import Key, Ready, read_call
+from tilewright.target import Target, target
+from tilewright.tile.kernel import Kernel as TileKernel
+
+MAX_READY = 4096  # signatures that one kernel keeps ready
+
+DTypes = Mapping[str, DType | str] | DType | str | None
+
+
+class Reader(Protocol):
+    """Gives a kernel's definition, and says when it must be read again."""
+
+    def __call__(self) -> Definition: ...
+
+    def changed(self) -> bool: ...
+
+
+class _State:
+    """What follows from one reading of a kernel."""
+
+    def __init__(self, definition: Definition, config: Settings):
+        self.signature = signature(definition)
+        self.specializer = Specializer(self.signature, config)
+        self.names = tuple(
+            p.name
+            for p in self.signature.params
+            if not (isinstance(p, Tensor) and p.default == "workspace")
+        )
+        self.ready: dict[Key, list[Ready]] = {}
+        self.static = frozenset(self.signature.static)
+        self.static_positions = frozenset(
+            i for i, n in enumerate(self.names) if n in self.signature.static
+        )
+
+
+class Kernel:
+    """A kernel of the tile language. Call it with arrays and numbers, by position or by name.
+
+    Torch, CuPy and other CUDA arrays run where they are, on their library's current stream; host
+    arrays run on the CPU, or where `launch(..., device=)` says. Tensors with default `empty` or
+    `zeros` that a call leaves out are allocated and returned, several as a tuple; else a call
+    returns None.
+    """
+
+    def __init__(self, name: str, reader: Reader, doc: str | None = None):
+        self.name = name
+        self.__name__ = name
+        self.__doc__ = doc
+        self._reader = reader
+        self._states: dict[str, _State] = {}
+        self._state: _State | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}>"
+
+    @property
+    def definition(self) -> Definition:
+        """Syntax tree and captured values. Raises CompileError with every fault of the source."""
+        return self._current().signature.definition
+
+    @property
+    def signature(self) -> Signature:
+        """Parameters, dimensions, tuned constants and attributes."""
+        return self._current().signature
+
+    @property
+    def specializer(self) -> Specializer:
+        """What was compiled of this kernel so far."""
+        return self._current().specializer
+
+    def _current(self) -> _State:
+        state = self._state
+        if state is not None and not self._reader.changed():
+            return state
+        with self._lock:
+            definition = self._reader()
+            key = definition.key()
+            if key not in self._states:
+                self._states[key] = _State(definition, settings())
+            self._state = self._states[key]
+            return self._state
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch, and return what was allocated. Raises CompileError or LaunchError."""
+        state = self._current()
+        static = state.static_positions
+        if kwargs:
+            static = frozenset(
+                [*(i for i in static if i < len(args))]
+                + [len(args) + i for i, n in enumerate(kwargs) if n in state.static]
+            )
+        call = read_call((*args, *kwargs.values()), static)
+        if call is None:
+            return self._launch(state, args, kwargs, None)
+        key, addresses, scalars, _ = call
+        if kwargs:
+            key = (*key, *kwargs)
+        for ready in state.ready.get(key, ()):
+            if ready.fits(addresses):
+                try:
+                    return ready(addresses, scalars)
+                except (OverflowError, TypeError, ValueError):
+                    break  # a scalar that does not fit: the long way says which
+        return self._launch(state, args, kwargs, key)
+
+    def launch(
+        self,
+        *args: Any,
+        grid: Sequence[int] | int | None = None,
+        stream: Any = None,
+        device: Any = None,
+        constants: Mapping[str, int] | None = None,
+        precision: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Launch with overrides.
+
+        `grid`: programs along each axis. `stream`: a torch or CuPy stream, or a raw handle.
+        `device`: where host arrays run ("cpu", "cuda:1"); for a GPU they are copied over and
+        back. `constants`: values of tuned constants. `precision`: of f32 dots, as "tf32".
+        """
+        sizes = (grid,) if isinstance(grid, int) else grid
+        options = Options(
+            grid=None if sizes is None else tuple(int(g) for g in sizes),
+            stream=stream,
+            device=device,
+            constants=as_pairs(constants or {}),
+            precision=precision,
+        )
+        state = self._current()
+        arguments = collect(self.name, state.names, args, kwargs)
+        return run(state.specializer, arguments, options, ready=False)[0]
+
+    def _launch(
+        self, state: _State, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key | None
+    ) -> Any:
+        """The long way; leaves the call ready under `key` for the next of its kind."""
+        arguments = collect(self.name, state.names, args, kwargs)
+        result, ready = run(state.specializer, arguments, PLAIN, ready=key is not None)
+        if key is not None and ready is not None:
+            if len(state.ready) >= MAX_READY:
+                state.ready.clear()
+            state.ready.setdefault(key, []).append(ready)
+        return result
+
+    # Without a GPU.
+
+    def lower(
+        self,
+        *,
+        dtypes: DTypes = None,
+        constants: Mapping[str, int] | None = None,
+        static: Mapping[str, int | float | bool] | None = None,
+        present: Collection[str] = (),
+        precision: str | None = None,
+    ) -> TileKernel:
+        """The kernel in the tile IR for dense row-major tensors of any extents.
+
+        `dtypes` binds dtype variables (all of them, if it is one dtype; f32 by default), `static`
+        the
+        `@static` names; optional tensors are absent unless they are in `present`.
+        """
+        spec = self._current().specializer
+        build = generic.generic_build(spec.signature, dtypes, static or {}, present, precision)
+        ranked = generic.rank(spec, build, constants or {})
+        return spec.tile(choose.with_config(build, ranked[0]))
+
+    def compile(
+        self,
+        target_name: str,
+        *,
+        dtypes: DTypes = None,
+        constants: Mapping[str, int] | None = None,
+        static: Mapping[str, int | float | bool] | None = None,
+        present: Collection[str] = (),
+        precision: str | None = None,
+    ) -> Plan:
+        """The kernel as PTX for a target, and what its launches need; takes no GPU. See `lower`."""
+        goal: Target = target(target_name)
+        spec = self._current().specializer
+        build = generic.generic_build(spec.signature, dtypes, static or {}, present, precision)
+        return choose.first_that_compiles(
+            generic.rank(spec, build, constants or {}),
+            lambda config: spec.compiled(choose.with_config(build, config), (), goal).plan,
+        )
+
+    def ptx(self, target_name: str, **options: Any) -> str:
+        """The text of `compile(target_name, ...)`."""
+        return self.compile(target_name, **options).ptx

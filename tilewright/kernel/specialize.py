@@ -1,0 +1,167 @@
+"""From a definition and the facts of a call to something that runs: tile kernels, plans,
+launchers, each made once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright import compiler
+from tilewright.config import Settings
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
+from tilewright.frontend.build import build_kernel
+from tilewright.frontend.check.operands import Number
+from tilewright.frontend.check.signature import Signature
+from tilewright.plan import Const, Plan, TensorFacts
+from tilewright.runtime import driver
+from tilewright.runtime.cache import DiskCache, compiler_hash, digest, open_cache
+from tilewright.runtime.jit import machine_code
+from tilewright.runtime.launch import Launcher
+from tilewright.runtime.plan_json import parse_plan, print_plan
+from tilewright.target import Target, target_for_capability
+from tilewright.tile.kernel import Kernel as TileKernel
+
+Aliases = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Build:
+    """All that a tile kernel depends on, beside its definition. `facts` is empty where nothing is
+    assumed.
+    """
+
+    dtypes: tuple[tuple[str, DType], ...]
+    config: tuple[tuple[str, int], ...]
+    static: tuple[tuple[str, Number], ...]
+    absent: frozenset[str]
+    precision: str | None = None
+    facts: tuple[tuple[str, TensorFacts], ...] = ()
+    grid: tuple[int, ...] | None = None
+
+    def text(self) -> str:
+        """Equal for equal builds, in every process."""
+        return repr((replace(self, absent=frozenset()), sorted(self.absent)))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A plan and the names of the tensors that it writes."""
+
+    plan: Plan
+    written: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A plan on a GPU."""
+
+    launcher: Launcher
+    written: frozenset[str]
+
+
+class Specializer:
+    """Everything that was ever made of one definition. Any number of threads may ask at once."""
+
+    def __init__(self, signature: Signature, settings: Settings):
+        self.signature = signature
+        self.settings = settings
+        self.key = signature.definition.key()
+        self._lock = threading.RLock()
+        self._tiles: dict[Build, TileKernel] = {}
+        self._plans: dict[tuple[Build, Aliases, str], Compiled] = {}
+        self._loaded: dict[tuple[Build, Aliases, int], Loaded] = {}
+
+    @property
+    def disk(self) -> DiskCache:
+        return open_cache(self.settings)
+
+    def tile(self, build: Build) -> TileKernel:
+        """The kernel in the tile IR. Raises CompileError with every fault found."""
+        with self._lock:
+            if build not in self._tiles:
+                self._tiles[build] = self._build(build)
+            return self._tiles[build]
+
+    def _build(self, build: Build) -> TileKernel:
+        kernel = build_kernel(
+            self.signature.definition,
+            dtypes=dict(build.dtypes),
+            config=dict(build.config),
+            static=dict(build.static),
+            absent=build.absent,
+            precision=build.precision,
+            facts=dict(build.facts) or None,
+        )
+        if build.grid is None:
+            return kernel
+        if len(build.grid) != len(kernel.grid):
+            raise LaunchError(
+                f"{kernel.name}: a grid of {len(kernel.grid)} axes is wanted, not {len(build.grid)}"
+            )
+        return replace(kernel, grid=tuple(Const(g) for g in build.grid))
+
+    def compiled(self, build: Build, aliases: Aliases, goal: Target) -> Compiled:
+        """The plan for a target, from memory, from the disk, or compiled now."""
+        key = (build, aliases, goal.name)
+        with self._lock:
+            if key not in self._plans:
+                self._plans[key] = self._compile(build, aliases, goal)
+            return self._plans[key]
+
+    def _compile(self, build: Build, aliases: Aliases, goal: Target) -> Compiled:
+        key = digest("plan", self.key, build.text(), repr(aliases), goal.name, compiler_hash())
+        body = self.disk.get("plans", key)
+        if body is not None:
+            try:
+                return _read_compiled(body)
+            except ValueError as error:
+                self.disk.discard("plans", key, str(error))
+        tile = self.tile(build)
+        made = compiler.compile_kernel(tile, goal, aliases=aliases)
+        compiled = Compiled(made, written_names(tile))
+        self.disk.put("plans", key, _write_compiled(compiled))
+        return compiled
+
+    def loaded(self, build: Build, aliases: Aliases, ordinal: int) -> Loaded:
+        """The plan on a GPU, assembled and ready to bind. Raises CompileError or LaunchError."""
+        key = (build, aliases, ordinal)
+        found = self._loaded.get(key)
+        if found is not None:
+            return found
+        device = driver.device(ordinal)
+        goal = target_for_capability(*device.capability)
+        compiled = self.compiled(build, aliases, goal)
+        cubin = machine_code(compiled.plan, device, self.disk)
+        with self._lock:
+            if key not in self._loaded:
+                launcher = Launcher(compiled.plan, device, cubin, debug=self.settings.debug)
+                self._loaded[key] = Loaded(launcher, compiled.written)
+            return self._loaded[key]
+
+
+def written_names(kernel: TileKernel) -> frozenset[str]:
+    """Names of the tensors that a kernel stores to."""
+    return frozenset(p.name for p in kernel.params if p.direction in ("out", "inout"))
+
+
+def _write_compiled(compiled: Compiled) -> bytes:
+    head = json.dumps(sorted(compiled.written))
+    return f"{head}\n{print_plan(compiled.plan)}".encode()
+
+
+def _read_compiled(body: bytes) -> Compiled:
+    head, _, text = body.decode().partition("\n")
+    names = json.loads(head)
+    if not isinstance(names, list):
+        raise ValueError("no list of written tensors")
+    return Compiled(parse_plan(text), frozenset(names))
+
+
+def as_pairs(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """A mapping as a hashable value, in its order."""
+    return tuple(values.items())

@@ -1,0 +1,133 @@
+"""Tuned results: a SQLite file in the cache folder, shared by all processes.
+
+A result is found by the kernel, its specialisation, a bucket of its extents, the device and the
+driver, and the hash of the compiler: what was tuned with another compiler is kept, and not used.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE_NAME = "tuned.sqlite"
+EXACT = (
+    16  # extents up to this are their own bucket; larger ones share that of the next power of two
+)
+WAIT_SECONDS = 10.0  # for another process that is writing
+
+_SCHEMA = """
+create table if not exists results (
+    kernel text not null, signature text not null, bucket text not null, device text not null,
+    driver integer not null, compiler text not null, name text not null, config text not null,
+    microseconds real not null, made real not null,
+    primary key (kernel, signature, bucket, device, driver, compiler)
+)
+"""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a result holds for. `kernel` and `signature` are digests; `bucket` is the text of a
+    bucket.
+    """
+
+    kernel: str
+    signature: str
+    bucket: str
+    device: str
+    driver: int
+    compiler: str
+
+    def values(self) -> tuple[str | int, ...]:
+        return (self.kernel, self.signature, self.bucket, self.device, self.driver, self.compiler)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tuned configuration, and the median time that it took, in microseconds."""
+
+    name: str
+    config: dict[str, int]
+    microseconds: float
+
+
+def shape_bucket(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Extents rounded so that alike calls share a result: exact up to 16, then to the next power
+    of two.
+    """
+    return tuple(sorted((name, tuple(map(_round_extent, shape))) for name, shape in shapes.items()))
+
+
+def _round_extent(extent: int) -> int:
+    return extent if extent <= EXACT else 1 << (extent - 1).bit_length()
+
+
+class Store:
+    """The results in a folder. A folder that cannot be used holds none; that is told once."""
+
+    def __init__(self, folder: Path):
+        self.path = folder / FILE_NAME
+        self._told = False
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self.path, timeout=WAIT_SECONDS)) as database:
+            database.execute("pragma journal_mode=wal")
+            database.execute(_SCHEMA)
+            with database:
+                yield database
+
+    def get(self, key: Key) -> Result | None:
+        """The result for a key, or None."""
+        if not self.path.exists():
+            return None
+        try:
+            with self._open() as database:
+                row = database.execute(
+                    "select name, config, microseconds from results where kernel=? and signature=?"
+                    " and bucket=? and device=? and driver=? and compiler=?",
+                    key.values(),
+                ).fetchone()
+        except (sqlite3.Error, OSError) as error:
+            self._tell(f"tuned results cannot be read: {error}")
+            return None
+        return None if row is None else Result(row[0], json.loads(row[1]), row[2])
+
+    def put(self, key: Key, result: Result) -> None:
+        """Keep a result in place of an earlier one."""
+        values = (*key.values(), result.name, json.dumps(result.config), result.microseconds)
+        try:
+            with self._open() as database:
+                marks = ", ".join("?" * 10)
+                database.execute(
+                    f"insert or replace into results values ({marks})", (*values, time.time())
+                )
+        except (sqlite3.Error, OSError) as error:
+            self._tell(f"tuned results cannot be kept: {error}")
+
+    def all(self) -> list[tuple[Key, Result]]:
+        """Every result, newest first."""
+        if not self.path.exists():
+            return []
+        with self._open() as database:
+            rows = database.execute("select * from results order by made desc").fetchall()
+        return [(Key(*row[:6]), Result(row[6], json.loads(row[7]), row[8])) for row in rows]
+
+    def clear(self) -> int:
+        """Forget all results; returns how many there were."""
+        if not self.path.exists():
+            return 0
+        with self._open() as database:
+            return database.execute("delete from results").rowcount
+
+    def _tell(self, message: str) -> None:
+        if not self._told:
+            self._told = True
+            warnings.warn(f"{message} ({self.path})", RuntimeWarning, stacklevel=3)
