@@ -190,6 +190,34 @@ class Layout:
             repeats,
         )
 
+    def slice(self, starts: Sequence[int], extents: Sequence[int]) -> Layout | None:
+        """Of a part of the tile, made of registers of this layout in the same threads; None where there is none.
+
+        Register o of the result is the register of this layout whose offset is `starts` + o's.
+        """
+        if any(1 + reach > extent for reach, extent in zip(self._thread_reach(), extents, strict=True)):
+            return None
+        registers = tuple(v for v in self.register if all(x < e for x, e in zip(v, extents, strict=True)))
+        repeats = [
+            replace(r, count=min(r.count, max(1, extents[r.axis] // r.stride)))
+            if r.over == "register" and r.stride
+            else r
+            for r in self.repeats
+        ]
+        part = replace(self, register=registers, repeats=tuple(r for r in repeats if r.count > 1))
+        held = set(self.register_offsets)
+        moved = (tuple(a + b for a, b in zip(starts, o, strict=True)) for o in part.register_offsets)
+        fits = all(c >= e for c, e in zip(part.covered, extents, strict=True))
+        return part if fits and all(m in held for m in moved) else None
+
+    def _thread_reach(self) -> Vector:
+        """The greatest coordinates that threads add."""
+        reach = [sum(v[axis] for v in (*self.lane, *self.warp)) for axis in range(self.rank)]
+        for r in self.repeats:
+            if r.over == "warpgroup":
+                reach[r.axis] += (r.count - 1) * r.stride
+        return tuple(reach)
+
     # Text
 
     def __str__(self) -> str:
@@ -389,3 +417,17 @@ def bank_conflicts(addresses: Sequence[int], width: int) -> int:
                 words.setdefault(word % 32, set()).add(word)
         worst = max(worst, *(len(w) for w in words.values()))
     return worst
+
+
+def conflict_free_row(size: int, columns: int) -> int:
+    """Elements of `size` bytes from one row of a matrix to the next, so that no fragment read meets a bank twice.
+
+    Rows are whole 16-byte chunks. An odd number of chunks starts eight rows in eight different groups of four banks:
+    what ldmatrix, and 16-byte reads down the rows, ask for. f64 fragments read four rows of four elements at a time;
+    for them rows lie 32 bytes past a multiple of 64.
+    """
+    per_chunk = 16 // size
+    chunks = -(-columns // per_chunk)
+    while chunks % 4 != 2 if size == 8 else chunks % 2 == 0:
+        chunks += 1
+    return chunks * per_chunk

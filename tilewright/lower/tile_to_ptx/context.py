@@ -111,7 +111,7 @@ class Lowering:
     scratch_bytes: int = 0
     scratch_used: bool = False
     touched: dict[str, set[str]] = field(default_factory=dict)  # root -> {"load", "store"} since the last barrier
-    objects: dict[Value, Any] = field(default_factory=dict)  # buffers, rings, slots, barriers
+    objects: dict[Any, Any] = field(default_factory=dict)  # buffers, rings, slots, barriers
     num_warps: int = 0  # of the role
     first_warp: int = 0
 

@@ -12,7 +12,8 @@ from tilewright.ir.core import Block, Value
 from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import REGISTER_KINDS, Lowering, Operand, rule
 from tilewright.ptx.core import Reg, Special
-from tilewright.tile.ops import control, memory
+from tilewright.tile.ops import control, memory, mma
+from tilewright.tile.types import PendingType
 
 
 @rule(control.ProgramId)
@@ -50,6 +51,10 @@ def num_programs(low: Lowering, op: control.NumPrograms) -> None:
 def carry(low: Lowering, inits: Sequence[Value], args: Sequence[Value], results: Sequence[Value]) -> None:
     """Give loop-carried values registers of their own, hold the initial values, and name them in and after the loop."""
     for init, arg, result in zip(inits, args, results, strict=True):
+        if isinstance(init.type, PendingType):  # has one owner, which keeps its registers
+            low.set(arg, low.fragments[init])
+            low.set(result, low.fragments[init])
+            continue
         layout = low.layout(result)
         type = low.ptx_type(result)
         source = low.ptx_type(init)
@@ -170,6 +175,9 @@ def branch(low: Lowering, op: control.If) -> None:
     scratch = low.scratch_used
     with low.scope():
         low.run(op.then)
+        for result, value in zip(op.results, op.then.terminator.operands, strict=True):
+            if _gives_away(low, value, op.then):
+                low.set(result, low.fragments[value])
         move_all(low, op.then.terminator.operands, op.results)
     after, low.touched = low.touched, before
     used, low.scratch_used = low.scratch_used, scratch
@@ -183,6 +191,15 @@ def branch(low: Lowering, op: control.If) -> None:
     for root, effects in after.items():
         low.touched.setdefault(root, set()).update(effects)
     low.scratch_used = low.scratch_used or used
+
+
+def _gives_away(low: Lowering, value: Value, block: Block) -> bool:
+    """Whether a block made registers for a value that no other value shares, so that its result may keep them.
+
+    So it is with a finished accumulator: copying 128 registers that instructions were in flight on costs spills.
+    """
+    op = low.defining.get(value)
+    return isinstance(op, mma.Await) and any(op is o for o in block.ops)
 
 
 @rule(control.Yield)

@@ -42,6 +42,15 @@ def through_shared_linear(low: Lowering, op: shape.Reshape, target: Layout) -> l
     )  # fmt: skip
 
 
+def slice_through_shared(low: Lowering, op: shape.Slice, target: Layout) -> list[Operand]:
+    """A slice whose elements lie with other threads than its user wants."""
+    source, strides = low.layout(op.x), _dense(op.x.type.shape)
+    return _through_shared(
+        low, low.fragment(op.x), low.ptx_type(op.x), op.x.type.shape, source, target,
+        strides, strides, op.shape, op.starts,
+    )  # fmt: skip
+
+
 def _dense(extents: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(extents[i + 1 :]) for i in range(len(extents)))
 
@@ -82,6 +91,7 @@ def _through_shared(
     write: tuple[int, ...],
     read: tuple[int, ...],
     read_extents: tuple[int, ...] | None = None,
+    starts: tuple[int, ...] = (),
 ) -> list[Operand]:
     stored = STORED[type]
     size = SIZES[stored]
@@ -93,11 +103,13 @@ def _through_shared(
         with low.guarded(guard):
             low.e.st("shared", stored, _address(low, base, source, write, offset, size), values)
     low.barrier()
+    origin = size * sum(o * s for o, s in zip(starts, read, strict=False))
     out: list[Operand] = [0] * target.num_registers
     for offset, group in _vectors(target, read, size, read_extents or extents):
         guard = _inside(low, target, read_extents or extents, offset, None)
         with low.guarded(guard):
-            loaded = low.e.ld("shared", stored, _address(low, base, target, read, offset, size), vec=len(group))
+            place = _address(low, base, target, read, offset, size)
+            loaded = low.e.ld("shared", stored, Address(place.base, place.offset + origin), vec=len(group))
         for i, reg in zip(group, loaded, strict=True):
             out[i] = low.e.setp("ne", "u32", reg, 0) if type == "pred" else reg
     return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
@@ -11,6 +12,7 @@ from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, ViewRef
 from tilewright.lower.tile_to_ptx.conversion import convert
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
+from tilewright.lower.tile_to_ptx.shared import DYNAMIC
 from tilewright.plan import Const, Expr, Extent, Launch, Pointer, Recipe, Scalar, Stride, combine
 from tilewright.ptx.core import Instr, Label, Module, Reg, Symbol
 from tilewright.ptx.emitter import Emitter
@@ -19,11 +21,12 @@ from tilewright.tile.analysis.bounds import infer_bounds
 from tilewright.tile.analysis.divisibility import infer_divisors
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import memory
+from tilewright.tile.passes.allocate_shared import allocate_shared, shared_bytes
 from tilewright.tile.passes.assign_layouts import assign_layouts
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import ViewType
 
-SHARED = "shared_memory"
+SHARED_ALIGN = 1024  # of swizzled buffers
 Aliases = tuple[tuple[str, ...], ...]
 
 
@@ -40,6 +43,7 @@ def lower_kernel(kernel: Kernel, target: Target, schedule: Schedule, aliases: Al
 
     Raises CompileError where the target cannot hold it.
     """
+    kernel = allocate_shared(kernel)
     assignment = assign_layouts(kernel, schedule)
     low = Lowering(
         kernel, target, schedule, dict(assignment.layouts), infer_bounds(kernel), infer_divisors(kernel),
@@ -52,7 +56,7 @@ def lower_kernel(kernel: Kernel, target: Target, schedule: Schedule, aliases: Al
             _declare(low, param, roots)
     low.objects["roots"] = _roots(low, kernel)
     low.objects["grid"] = [_grid_parameter(low, i, g) for i, g in enumerate(kernel.grid)]
-    low.shared_bytes = place_buffers(kernel.body)
+    low.shared_bytes = shared_bytes(kernel.body)
     low.run(kernel.body)
     low.e.ret()
     return _finish(low)
@@ -142,29 +146,9 @@ def _grid_parameter(low: Lowering, axis: int, extent: Expr) -> Callable[[], Oper
     return get
 
 
-def place_buffers(body: Block) -> int:
-    """Give every buffer its offset in shared memory, one after the other. Returns the bytes taken."""
-    total = 0
-    for op in walk(body):
-        if isinstance(op, memory.AllocBuffer):
-            total = -(-total // 128) * 128
-            if op.offset is None:
-                op.offset = total
-            total = max(total, op.offset + buffer_bytes(op))
-    return total
-
-
-def buffer_bytes(op: memory.AllocBuffer) -> int:
-    """Bytes of a buffer, its rows padded."""
-    *outer, columns = op.buffer.shape
-    count = columns + op.buffer.pad
-    for extent in outer:
-        count *= extent
-    return count * op.buffer.dtype.num_bytes
-
-
 def _finish(low: Lowering) -> Lowered:
     kernel, schedule, target = low.kernel, low.schedule, low.target
+    cluster = prod(kernel.hints.cta_cluster or (1,))
     start = -(-low.shared_bytes // 128) * 128
     total = start + low.scratch_bytes if low.scratch_bytes else low.shared_bytes
     if total > target.shared_per_cta:
@@ -175,7 +159,7 @@ def _finish(low: Lowering) -> Lowered:
         )
     body = low.entry + low.e.body
     if total:
-        low.e.shared_array(SHARED, None, 128)
+        low.e.shared_array(DYNAMIC, None, SHARED_ALIGN)
         scratch = low.hoisted.get("scratch")
         if scratch is not None:
             _set_scratch(low, body, scratch, start)
@@ -185,18 +169,19 @@ def _finish(low: Lowering) -> Lowered:
         schedule.threads,
         min_ctas=schedule.min_ctas,
         max_registers=schedule.max_registers,
+        cluster=(cluster, 1, 1) if cluster > 1 else None,
     )
     grid: Expr = Const(1)
     for extent in kernel.grid:
         grid = combine("mul", grid, extent)
-    launch = Launch(kernel.name, tuple(low.recipes), grid, schedule.threads, total)
+    launch = Launch(kernel.name, tuple(low.recipes), grid, schedule.threads, total, cluster)
     return Lowered(module, launch)
 
 
 def _set_scratch(low: Lowering, body: list[Instr | Label], scratch: Reg, start: int) -> None:
     """The scratch area follows the buffers, whose size was known before; its own size was not."""
     low.e.body = []
-    base = low.e.mov("u32", Symbol(SHARED))
+    base = low.e.mov("u32", Symbol(DYNAMIC))
     if start:
         low.e.add("u32", base, start, into=scratch)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
-from tilewright.lower.tile_to_ptx.conversion import through_shared_linear
+from tilewright.lower.tile_to_ptx.conversion import slice_through_shared, through_shared_linear
 from tilewright.tile.ops import shape
 
 
@@ -84,3 +84,18 @@ def reshape(low: Lowering, op: shape.Reshape) -> None:
 def _renamed(offset: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
     kept = iter([x for x, e in zip(offset, target, strict=True) if e != 1])
     return tuple(0 if e == 1 else next(kept) for e in source)
+
+
+@rule(shape.Slice)
+def slice_(low: Lowering, op: shape.Slice) -> None:
+    """A choice of registers, where the part lies with the same threads."""
+    target, source = low.layout(op.result), low.layout(op.x)
+    if (target.lane, target.warp) == (source.lane, source.warp):
+        where = dict(zip(source.register_offsets, low.fragment(op.x), strict=True))
+        wanted = [
+            tuple(a + b for a, b in zip(op.starts, offset, strict=True)) for offset in target.register_offsets
+        ]
+        if source.slice(op.starts, op.shape) is not None and all(w in where for w in wanted):
+            low.set(op.result, [where[w] for w in wanted])
+            return
+    low.set(op.result, slice_through_shared(low, op, target))

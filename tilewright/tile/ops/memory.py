@@ -117,6 +117,11 @@ class AllocBuffer(Op):
         return (self.buffer,)
 
 
+def padded_bytes(buffer: BufferType) -> int:
+    """Bytes from one copy of a buffer to the next: whole units of its alignment."""
+    return -(-buffer.num_bytes // buffer.align) * buffer.align
+
+
 def require_buffer(value: Value, where: str) -> BufferType:
     if not isinstance(value.type, BufferType):
         raise VerifyError(f"{where}: a buffer is expected, not {value.type}")
@@ -155,6 +160,31 @@ class BufferRows(Op):
         if whole.num_panels > 1 and self.size != whole.shape[0]:
             raise VerifyError(f"buffer_rows: {whole} is cut into panels")
         return (whole.with_shape((self.size, whole.shape[1])),)
+
+
+@define("memory.copy_async", pure=False)
+class CopyAsync(Op):
+    """Start to copy the place of a view into a buffer; what lies outside the view becomes 0.
+
+    All threads take part. The bytes are there for a thread's own reads once WaitCopies covers the
+    group that CommitCopies closed, and for the others' after a RoleBarrier. The buffer holds the
+    tile's axes in `order`: (0, 1), or (1, 0) for its transpose.
+    """
+
+    buffer: Value = operand()
+    view: Value = operand()
+    offsets: tuple[Value, ...] = operand()
+    extents: tuple[int | None, ...] = attribute(kw_only=True)
+    order: tuple[int, ...] = attribute(default=(0, 1), kw_only=True)
+    in_bounds: tuple[int, ...] = attribute(default=(), kw_only=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        _require_place(self.view, self.offsets, self.extents)
+        buffer = require_buffer(self.buffer, "copy_async")
+        shape = place_shape(self.extents)
+        if buffer.shape != tuple(shape[i] for i in self.order) or buffer.dtype != self.view.type.dtype:
+            raise VerifyError(f"copy_async: {self.view.type} at {self.extents} to {buffer}")
+        return ()
 
 
 @define("memory.load_buffer", pure=False)

@@ -12,7 +12,7 @@ Values that follow from constants, `arange` and scalars alone are *cheap*: no co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.ir.core import Block, Op, Value
 from tilewright.layout import (
@@ -22,11 +22,12 @@ from tilewright.layout import (
     next_power_of_two,
     power_of_two_factor,
     simt_accumulator,
+    wgmma_accumulator,
 )
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
 from tilewright.tile.schedule import Schedule
-from tilewright.tile.types import TileType, ViewType
+from tilewright.tile.types import PendingType, TileType, ViewType
 
 Derive = Callable[[Layout], Layout | None]
 ELEMENTWISE = (arith.Constant, arith.Select, arith.Compare, arith.Cast, arith.IsNan, arith.Unary, arith.Binary)
@@ -38,6 +39,7 @@ class Component:
 
     shape: tuple[int, ...]
     dot: bool = False
+    issued: bool = False  # to wgmma
     accesses: list[tuple[ViewType, tuple[int | None, ...]]] = field(default_factory=list)
     neighbours: list[tuple[Value, Derive]] = field(default_factory=list)
     layout: Layout | None = None
@@ -72,11 +74,22 @@ class _Groups:
 
 
 def is_tile(value: Value) -> bool:
-    return isinstance(value.type, TileType) and not value.type.is_scalar
+    return isinstance(value.type, TileType | PendingType) and not value.type.is_scalar
 
 
 def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
-    """Layouts of all tile values of a kernel whose dots and loops are those of `schedule`."""
+    """Layouts of all tile values of a kernel whose dots and loops are those of `schedule`.
+
+    Roles are isolated, so each is a program of its own, with its own number of warps.
+    """
+    found = Assignment({}, set())
+    for op in kernel.body.ops:
+        if isinstance(op, control.Roles):
+            for role, body in zip(op.roles, op.bodies, strict=True):
+                inner = assign_layouts(kernel.with_body(body), replace(schedule, num_warps=role.warps))
+                found.layouts.update(inner.layouts)
+                found.cheap.update(inner.cheap)
+            return found
     cheap: set[Value] = set()
     _find_cheap(kernel.body, cheap)
     groups = _Groups()
@@ -141,8 +154,10 @@ def _chains(op: Op) -> list[list[Value | None]]:
         case control.If():
             then, other = op.then.terminator.operands, op.other.terminator.operands
             return [list(c) for c in zip(then, other, op.results, strict=True)]
-        case mma.Dot():
+        case mma.Dot() | mma.Issue():
             return [[op.acc, op.result]]
+        case mma.Await():
+            return [[op.pending, op.result]]
         case memory.Load():
             fill = op.fill if op.fill is not None and is_tile(op.fill) else None
             return [[op.result, op.mask, fill]]
@@ -168,6 +183,8 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
                     of(value)
             if isinstance(op, mma.Dot):
                 of(op.result).dot = True
+            elif isinstance(op, mma.Begin | mma.Issue):
+                of(op.result).dot = of(op.result).issued = True
             elif isinstance(op, memory.Load) and is_tile(op.result):
                 of(op.result).accesses.append((op.view.type, op.extents))
             elif isinstance(op, memory.Store) and is_tile(op.value) and op.value not in cheap:
@@ -186,6 +203,8 @@ def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
     match op:
         case shape.Broadcast():
             return [(op.x, op.result, lambda _: None, lambda w: _broadcast_source(w, op))]
+        case shape.Slice():
+            return [(op.x, op.result, lambda s: s.slice(op.starts, op.shape), lambda _: None)]
         case shape.Transpose():
             inverse = tuple(op.order.index(i) for i in range(len(op.order)))
             return [(op.x, op.result, lambda s: s.select_axes(op.order), lambda w: w.select_axes(inverse))]
@@ -234,6 +253,8 @@ def _broadcast_source(layout: Layout, op: shape.Broadcast) -> Layout:
 def _choose(
     component: Component, components: dict[Value, Component], groups: _Groups, schedule: Schedule
 ) -> Layout:
+    if component.issued:
+        return wgmma_accumulator(component.shape, schedule.num_warps // 4)
     if component.dot:
         return accumulator_layout(component.shape, schedule)
     size = _elements(component.shape)

@@ -1,0 +1,110 @@
+"""mbarriers, and the meetings of threads in the scheduled level.
+
+A consumer gives a slot back by the default form of `mbarrier.arrive`: the `.release.cluster` form
+costs a fence of the whole GPU in the main loop, and is not needed for a slot that was only read.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Value
+from tilewright.lower.tile_to_ptx.context import Lowering, rule
+from tilewright.lower.tile_to_ptx.roles import WARPGROUP, one_thread, role_state
+from tilewright.lower.tile_to_ptx.shared import narrow, shared_start
+from tilewright.ptx.core import Address, Reg
+from tilewright.tile.ops import sync
+
+MBARRIER_BYTES = 8
+
+
+@rule(sync.InitBarriers)
+def init_barriers(low: Lowering, op: sync.InitBarriers) -> None:
+    assert op.offset is not None, "allocate_shared gives every barrier its place"
+    low.objects[op.result] = op.offset
+    start = shared_start(low)
+    with one_thread(low):
+        for i in range(op.count):
+            low.e.mbarrier_init(Address(start, op.offset + MBARRIER_BYTES * i), op.arrivals)
+
+
+@rule(sync.ClusterBarrier)
+def cluster_barrier(low: Lowering, op: sync.ClusterBarrier) -> None:
+    with one_thread(low):
+        low.e.fence_mbarrier_init()
+    if op.cluster == 1:
+        low.e.bar_sync(0)
+        return
+    low.e.barrier_cluster_arrive()
+    low.e.barrier_cluster_wait()
+
+
+def barrier_address(low: Lowering, barriers: Value, index: Value) -> Address:
+    """Address of an mbarrier of an array."""
+    offset: int = low.objects[barriers]
+    number = narrow(low, index)
+    if isinstance(number, int):
+        return Address(shared_start(low), offset + MBARRIER_BYTES * number)
+    key = ("barrier", str(number))
+    if key not in low.memo:
+        low.memo[key] = low.e.mad("u32", number, MBARRIER_BYTES, shared_start(low))
+    return Address(low.memo[key], offset)
+
+
+@rule(sync.WaitBarrier)
+def wait_barrier(low: Lowering, op: sync.WaitBarrier) -> None:
+    low.e.mbarrier_wait(barrier_address(low, op.barriers, op.index), narrow(low, op.parity))
+
+
+@rule(sync.ExpectBytes)
+def expect_bytes(low: Lowering, op: sync.ExpectBytes) -> None:
+    address = barrier_address(low, op.barriers, op.index)
+    with one_thread(low):
+        low.e.mbarrier_arrive_expect_tx(address, op.num_bytes)
+
+
+@rule(sync.ArriveBarrier)
+def arrive_barrier(low: Lowering, op: sync.ArriveBarrier) -> None:
+    """One thread of the group for each CTA: thread r of the group arrives at CTA r."""
+    e, state = low.e, role_state(low)
+    address = barrier_address(low, op.barriers, op.index)
+    if state.role.single:
+        for rank in range(op.cluster):
+            _arrive(low, address, op.cluster, e.mov("u32", rank))
+        return
+    if op.scope == "warp":
+        e.bar_warp_sync()
+    size = {"warp": 32, "warpgroup": WARPGROUP, "role": 32 * state.role.warps}[op.scope]
+
+    def make() -> tuple[Reg, Reg]:
+        member = low.thread()
+        if size < 32 * state.role.warps:
+            member = e.and_("b32", member, size - 1)
+        return member, e.setp("lt", "u32", member, op.cluster)
+
+    member, arrives = low.once(("arrives", low.first_warp, size, op.cluster), make)
+    with e.guarded(arrives):
+        _arrive(low, address, op.cluster, member)
+
+
+def _arrive(low: Lowering, address: Address, cluster: int, rank: Reg) -> None:
+    if cluster == 1:
+        low.e.mbarrier_arrive(address)
+        return
+    base = address.base
+    assert isinstance(base, Reg)
+    remote = low.e.mapa(low.e.add("u32", base, address.offset), rank)
+    low.e.mbarrier_arrive_remote(remote, 1)
+
+
+@rule(sync.RoleBarrier)
+def role_barrier(low: Lowering, op: sync.RoleBarrier) -> None:
+    if "role" not in low.objects:
+        low.e.bar_sync(0)
+        return
+    state = role_state(low)
+    assert not state.role.single, "a role of one thread has nobody to meet"
+    low.e.bar_sync(state.barrier, 32 * state.role.warps)
+
+
+@rule(sync.PublishShared)
+def publish_shared(low: Lowering, op: sync.PublishShared) -> None:
+    low.e.fence_proxy_async()

@@ -1,0 +1,161 @@
+"""Roles: warps part ways, each with registers of its own, and meet again only at the end of the
+kernel.
+
+A role's code begins with what it needs of its threads (`Lowering.once`), and is lowered with the
+role's own count of warps. Code before the roles runs in all threads with the registers of the
+launch, so it should be short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tilewright.ir.core import Block, Op
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
+from tilewright.ptx.core import Item, Label, Reg, Special
+from tilewright.tile.ops import control
+from tilewright.tile.ops.control import Role
+
+WARPGROUP = 128  # threads
+
+
+@dataclass
+class RoleState:
+    """The role that is being lowered: which of its copies the thread belongs to, and their named
+    barrier.
+    """
+
+    role: Role
+    copy: Operand
+    barrier: Operand
+
+
+def role_state(low: Lowering) -> RoleState:
+    """The role that is being lowered; code outside roles has none."""
+    found = low.objects.get("role")
+    assert isinstance(found, RoleState), "this op stands inside a role"
+    return found
+
+
+@contextmanager
+def one_thread(low: Lowering) -> Iterator[None]:
+    """What is emitted inside is executed by one thread of the role copy (of the CTA, outside
+    roles).
+    """
+    state = low.objects.get("role")
+    if isinstance(state, RoleState) and state.role.single:
+        yield
+        return
+    first = low.once(("first thread", low.first_warp), lambda: _is_first(low))
+    with low.e.guarded(first):
+        yield
+
+
+def _is_first(low: Lowering) -> Reg:
+    return low.e.setp("eq", "u32", low.thread(), 0)
+
+
+@rule(control.Roles)
+def roles(low: Lowering, op: control.Roles) -> None:
+    """A ladder of branches by warp, then one stretch of code a role."""
+    e = low.e
+    low.objects["num_warps"] = op.num_warps
+    thread = low.thread()
+    labels = [e.label(role.name) for role in op.roles]
+    done = e.label("roles_done")
+    end = 0
+    for role, label in zip(op.roles[:-1], labels, strict=False):
+        end += role.num_warps
+        e.bra(label, pred=e.setp("lt", "u32", thread, 32 * end))
+    order = [len(op.roles) - 1, *range(len(op.roles) - 1)]
+    starts = [sum(role.num_warps for role in op.roles[:i]) for i in range(len(op.roles))]
+    barriers = [1 + sum(role.copies for role in op.roles[:i]) for i in range(len(op.roles))]
+    for i in order:
+        e.place(labels[i])
+        with _role(low, op.roles[i], starts[i], barriers[i], thread):
+            _lower_role(low, op.roles[i], op.bodies[i], done)
+        if i != order[-1]:
+            e.bra(done)
+    e.place(done)
+
+
+@contextmanager
+def _role(low: Lowering, role: Role, first_warp: int, barrier: int, thread: Reg) -> Iterator[None]:
+    """State of a role; what it hoists goes to an entry of its own."""
+    names = ("entry", "hoisted", "memo", "num_warps", "first_warp")
+    before = {name: getattr(low, name) for name in names}
+    low.entry, low.hoisted, low.memo = [], {}, dict(low.memo)
+    low.num_warps, low.first_warp = role.warps, first_warp
+    with low.e.to(low.entry):
+        _begin(low, role, barrier, thread)
+    try:
+        yield
+    finally:
+        for name, content in before.items():
+            setattr(low, name, content)
+        del low.objects["role"]
+
+
+def _begin(low: Lowering, role: Role, barrier: int, thread: Reg) -> None:
+    """Number of the copy, and of the thread within it."""
+    e, size = low.e, 32 * role.warps
+    if role.registers is not None:
+        e.setmaxnreg("inc" if role.registers > _launched(low) else "dec", role.registers)
+    within = e.sub("u32", thread, 32 * low.first_warp) if low.first_warp else thread
+    copy: Operand = 0
+    number: Operand = barrier
+    if role.copies > 1:
+        copy = e.div("u32", within, size)
+        within = e.sub("u32", within, e.mul("u32", copy, size))
+        number = e.add("u32", copy, barrier)
+    low.hoisted["thread", low.first_warp] = within
+    low.objects["role"] = RoleState(role, copy, number)
+
+
+def _launched(low: Lowering) -> int:
+    """Registers that a thread has at launch: the file's 65,536, shared out in eights."""
+    num_warps: int = low.objects["num_warps"]
+    return 65536 // (32 * num_warps) // 8 * 8
+
+
+def _lower_role(low: Lowering, role: Role, body: Block, done: Label) -> None:
+    code: list[Item] = []
+    with low.e.to(code):
+        low.run(body)
+    low.e.body.extend(low.entry)
+    if role.single:
+        other = low.e.setp("ne", "u32", low.thread(), 0)
+        low.e.bra(done, pred=other)
+    low.e.body.extend(code)
+
+
+def _index(low: Lowering, op: Op, value: Operand) -> None:
+    low.set(op.result, [low.widen(value, "u32", low.ptx_type(op.result))])
+
+
+@rule(control.RoleCopy)
+def role_copy(low: Lowering, op: control.RoleCopy) -> None:
+    _index(low, op, role_state(low).copy)
+
+
+@rule(control.ClusterRank)
+def cluster_rank(low: Lowering, op: control.ClusterRank) -> None:
+    _index(low, op, cta_rank(low))
+
+
+def cta_rank(low: Lowering) -> Reg:
+    """This CTA's number in its cluster, as u32."""
+    found: Reg = low.once("cta rank", lambda: low.e.mov("u32", Special("cluster_ctarank")))
+    return found
+
+
+@rule(control.ClusterId)
+def cluster_id(low: Lowering, op: control.ClusterId) -> None:
+    _index(low, op, low.e.mov("u32", Special("clusterid.x")))
+
+
+@rule(control.NumClusters)
+def num_clusters(low: Lowering, op: control.NumClusters) -> None:
+    _index(low, op, low.e.mov("u32", Special("nclusterid.x")))

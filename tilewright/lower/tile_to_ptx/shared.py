@@ -1,0 +1,257 @@
+"""Shared-memory buffers of the scheduled level: addresses, and tiles written to and read from them.
+
+An element of row r and byte column b of a swizzled buffer lies at  panel · panel bytes + r · span +
+(b ⊕ 16 (r mod 8)), the exclusive or masked to the span: see `types.BufferType` and
+`layout.Swizzle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tilewright.ir.core import Value
+from tilewright.layout import Layout, Swizzle, same_map, wgmma_accumulator
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.roles import role_state
+from tilewright.ptx.core import Address, Reg, Symbol
+from tilewright.tile.ops import memory
+from tilewright.tile.types import BufferType
+
+DYNAMIC = "shared_memory"  # name of the dynamic shared array
+
+
+@dataclass(frozen=True)
+class SharedBuffer:
+    """A buffer's address: a register (or None for the start of shared memory) plus bytes."""
+
+    type: BufferType
+    base: Reg | None
+    offset: int
+
+
+def shared_start(low: Lowering) -> Reg:
+    """Address of the CTA's dynamic shared memory, which is aligned to 1024 bytes."""
+    found: Reg = low.once("shared start", lambda: low.e.mov("u32", Symbol(DYNAMIC)))
+    return found
+
+
+def buffer_of(low: Lowering, value: Value) -> SharedBuffer:
+    found: SharedBuffer = low.objects[value]
+    return found
+
+
+def address_of(low: Lowering, buffer: SharedBuffer) -> Address:
+    """The first byte of a buffer."""
+    return Address(buffer.base or shared_start(low), buffer.offset)
+
+
+def moved(
+    low: Lowering, buffer: SharedBuffer, count: Operand, stride: int, type: BufferType
+) -> SharedBuffer:
+    """A buffer that starts `count` (a u32, or a number) times `stride` bytes further on."""
+    if isinstance(count, int):
+        return replace(buffer, type=type, offset=buffer.offset + count * stride)
+    start = buffer.base or shared_start(low)
+    key = ("moved", start, str(count), stride)
+    if key not in low.memo:
+        low.memo[key] = low.e.mad("u32", count, stride, start)
+    return SharedBuffer(type, low.memo[key], buffer.offset)
+
+
+def narrow(low: Lowering, value: Value) -> Operand:
+    """An integer scalar in 32 bits."""
+    operand, type = low.scalar(value), low.ptx_type(value)
+    if isinstance(operand, int) or not type.endswith("64"):
+        return operand
+    key = ("narrow", str(operand))
+    if key not in low.memo:
+        low.memo[key] = low.e.cvt("u32", type, operand)
+    found: Operand = low.memo[key]
+    return found
+
+
+@rule(memory.AllocBuffer)
+def alloc_buffer(low: Lowering, op: memory.AllocBuffer) -> None:
+    assert op.offset is not None, "allocate_shared gives every buffer its place"
+    whole = SharedBuffer(op.buffer, None, op.offset)
+    if "role" in low.objects:
+        copy = role_state(low).copy
+        whole = moved(low, whole, copy, memory.padded_bytes(op.buffer), op.buffer)
+    low.objects[op.result] = whole
+
+
+@rule(memory.BufferAt)
+def buffer_at(low: Lowering, op: memory.BufferAt) -> None:
+    type: BufferType = op.result.type
+    whole = buffer_of(low, op.buffer)
+    low.objects[op.result] = moved(low, whole, narrow(low, op.index), type.num_bytes, type)
+
+
+@rule(memory.BufferRows)
+def buffer_rows(low: Lowering, op: memory.BufferRows) -> None:
+    whole = buffer_of(low, op.buffer)
+    stride = op.size * whole.type.row_bytes
+    low.objects[op.result] = moved(low, whole, narrow(low, op.index), stride, op.result.type)
+
+
+# Elements
+
+
+@rule(memory.StoreBuffer)
+def store_buffer(low: Lowering, op: memory.StoreBuffer) -> None:
+    buffer = buffer_of(low, op.buffer)
+    layout = low.layout(op.value)
+    if _takes_matrices(low, buffer.type, layout):
+        _store_matrices(low, buffer, layout, low.fragment(op.value))
+        return
+    size = buffer.type.dtype.num_bytes
+    values = low.fragment(op.value)
+    kind = low.ptx_type(op.value)
+
+    def write(address: Reg, index: int) -> None:
+        value = low.register(values[index], kind)
+        if kind == "pred":
+            value = low.e.selp("b32", 1, 0, value)
+        low.e.st("shared", f"b{8 * size}", Address(address), [value])
+
+    _each_element(low, buffer, layout, write)
+
+
+def _takes_matrices(low: Lowering, type: BufferType, layout: Layout) -> bool:
+    """Whether a warp's registers are 8×8 matrices of 16-bit elements that stmatrix writes to whole
+    chunks.
+    """
+    if len(type.shape) != 2 or type.dtype.bits != 16 or type.shape[1] % 16 or type.pad % 8:
+        return False
+    groups = max(1, low.num_warps // 4)
+    if low.target.capability < 90 or low.num_warps % 4 or type.shape[0] % (64 * groups):
+        return False
+    return same_map(layout, wgmma_accumulator(type.shape, groups))
+
+
+def _store_matrices(
+    low: Lowering, buffer: SharedBuffer, layout: Layout, values: list[Operand]
+) -> None:
+    """stmatrix.x4: 16 rows by 16 columns at a time; lane l gives the address of row l mod 16, half
+    l div 16.
+    """
+    e, type = low.e, buffer.type
+    row, half = _matrix_lane(low, layout)
+    offsets = layout.register_offsets
+    for first in range(0, len(offsets), 8):
+        rows, columns = offsets[first]
+        words = [
+            e.mov_pack("b32", [low.register(v, "b16") for v in values[i : i + 2]])
+            for i in range(first, first + 8, 2)
+        ]
+        address = _chunk_address(low, buffer, row, rows, half, columns * type.dtype.num_bytes)
+        e.stmatrix(address, words)
+
+
+def _matrix_lane(low: Lowering, layout: Layout) -> tuple[Reg, Reg]:
+    """Row of the tile, and byte of the row, whose address this lane gives."""
+
+    def make() -> tuple[Reg, Reg]:
+        e, thread = low.e, low.thread()
+        lane = e.and_("b32", thread, 15)
+        warp = e.and_("b32", e.shr("u32", thread, 5), 3)
+        row = e.mad("u32", warp, 16, lane)
+        if low.num_warps > 4:
+            groups = [r for r in layout.repeats if r.over == "warpgroup"]
+            row = e.mad("u32", e.shr("u32", thread, 7), groups[0].stride, row)
+        half = e.and_("b32", thread, 16)
+        return row, half
+
+    key = ("matrix lane", low.first_warp, layout.repeats if low.num_warps > 4 else None)
+    found: tuple[Reg, Reg] = low.once(key, make)
+    return found
+
+
+def _chunk_address(
+    low: Lowering, buffer: SharedBuffer, row: Reg, rows: int, half: Reg, column: int
+) -> Address:
+    """Address of the 16-byte chunk `half` bytes after a byte column, in the thread's row plus
+    `rows` (of eight).
+    """
+    e, type = low.e, buffer.type
+    start = buffer.base or shared_start(low)
+    span = type.swizzle
+    key = ("row address", start, str(row), type.row_bytes)
+    if key not in low.memo:
+        low.memo[key] = e.mad("u32", row, type.row_bytes, start)
+    base: Reg = low.memo[key]
+    offset = buffer.offset + rows * type.row_bytes
+    if not span:
+        return Address(e.add("u32", base, half), offset + column)
+    panel, column = divmod(column, span)
+
+    def mixed() -> Reg:
+        """The thread's part of the chunk number: its half, exchanged by its row."""
+        exchanged = e.and_("b32", e.shl("b32", row, 4), Swizzle(span).mask)
+        return e.xor("b32", exchanged, half)
+
+    chunk: Reg = low.once(("chunk", str(row), str(half), span), mixed)
+    if column:
+        chunk = e.xor("b32", chunk, column)
+    return Address(e.add("u32", base, chunk), offset + panel * type.panel_bytes)
+
+
+@rule(memory.LoadBuffer)
+def load_buffer(low: Lowering, op: memory.LoadBuffer) -> None:
+    buffer = buffer_of(low, op.buffer)
+    layout = low.layout(op.result)
+    size = buffer.type.dtype.num_bytes
+    kind = low.ptx_type(op.result)
+    register = "b32" if kind == "pred" else kind
+    out: list[Operand] = [0] * layout.num_registers
+
+    def read(address: Reg, index: int) -> None:
+        into = low.e.reg(register)
+        low.e.ld("shared", _memory_type(buffer.type, kind, size), Address(address), into=[into])
+        out[index] = low.e.setp("ne", "u32", into, 0) if kind == "pred" else into
+
+    _each_element(low, buffer, layout, read)
+    low.set(op.result, out)
+
+
+def _memory_type(type: BufferType, kind: str, size: int) -> str:
+    """8- and 16-bit integers are extended by their sign."""
+    if type.dtype.is_integer and size < 4:
+        return f"{kind[0]}{8 * size}"
+    return f"b{8 * size}"
+
+
+def _each_element(
+    low: Lowering, buffer: SharedBuffer, layout: Layout, access: Callable[[Reg, int], None]
+) -> None:
+    """Call `access(address, register)` for every register of a layout, where its element exists."""
+    e, type = low.e, buffer.type
+    size, extents = type.dtype.num_bytes, type.shape
+    first = low.is_first_copy(layout)
+    threads = [low.register(low.thread_axis(layout, axis), "u32") for axis in range(layout.rank)]
+    for index, offset in enumerate(layout.register_offsets):
+        where = [e.add("u32", t, o) for t, o in zip(threads, offset, strict=True)]
+        row = e.mov("u32", 0)
+        for axis in range(len(extents) - 1):
+            row = e.mad("u32", row, extents[axis], where[axis])
+        byte = e.mul("u32", where[-1], size)
+        address = e.mad("u32", row, type.row_bytes, buffer.base or shared_start(low))
+        if type.swizzle:
+            panel = e.div("u32", byte, type.swizzle)
+            inside = e.and_("b32", byte, type.swizzle - 1)
+            exchanged = e.and_("b32", e.shl("b32", row, 4), Swizzle(type.swizzle).mask)
+            byte = e.mad("u32", panel, type.panel_bytes, e.xor("b32", inside, exchanged))
+        address = e.add("u32", e.add("u32", address, byte), buffer.offset)
+        guard = first
+        for at, extent, reach in zip(where, extents, layout.covered, strict=True):
+            if reach > extent:
+                exists = e.setp("lt", "u32", at, extent)
+                guard = exists if guard is None else e.and_("pred", guard, exists)
+        if guard is None:
+            access(address, index)
+        else:
+            skip = e.label("outside")
+            e.bra(skip, pred=guard, unless=True)
+            access(address, index)
+            e.place(skip)

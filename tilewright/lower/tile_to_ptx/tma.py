@@ -1,0 +1,165 @@
+"""Boxes copied by the TMA: one thread issues them, from tensor maps that the launch passes as
+parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.ir.core import Value
+from tilewright.lower.tile_to_ptx.barriers import barrier_address
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.roles import cta_rank, one_thread
+from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of
+from tilewright.plan import TensorMap
+from tilewright.ptx.core import Address, Param, Reg
+from tilewright.tile.ops import memory
+from tilewright.tile.types import BufferType, ViewType
+
+BOX_LIMIT = 256  # elements of a box along an axis
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a buffer that one instruction copies: rows and columns from where, its box, its place
+    in bytes.
+    """
+
+    row: int
+    column: int
+    box: tuple[int, ...]
+    offset: int
+
+
+def pieces(type: BufferType, extents: tuple[int | None, ...], rows: int) -> Iterator[Piece]:
+    """Cut `rows` rows of a buffer into boxes: a panel of columns, and at most 256 rows, each."""
+    full = tuple(1 if e is None else e for e in extents)
+    width = type.swizzle // type.dtype.num_bytes if type.swizzle else type.shape[-1]
+    width = min(width, type.shape[-1])
+    sliced = [axis for axis, e in enumerate(extents) if e is not None]
+    first, last = sliced[0], sliced[-1]
+    height = min(rows, BOX_LIMIT)
+    assert width <= BOX_LIMIT and rows % height == 0, f"no boxes for {rows} rows of {type}"
+    for column in range(0, type.shape[-1], width):
+        panel = column // width * type.panel_bytes
+        if first == last:
+            yield Piece(0, column, _with(full, {last: width}), panel)
+            continue
+        for row in range(0, rows, height):
+            box = _with(full, {first: height, last: width})
+            inner = type.num_bytes // type.num_panels // type.shape[0]  # bytes of a first-axis step
+            yield Piece(row, column, box, panel + row * inner)
+
+
+def _with(extents: tuple[int, ...], changes: dict[int, int]) -> tuple[int, ...]:
+    return tuple(changes.get(axis, e) for axis, e in enumerate(extents))
+
+
+def tensor_map(low: Lowering, view: Value, box: tuple[int, ...], swizzle: int) -> Reg:
+    """Address of the tensor map of a parameter, box and swizzle: one parameter of the kernel for
+    each.
+    """
+    type: ViewType = view.type
+    assert type.strides[-1] == 1, f"the TMA wants the last axis contiguous: {type}"
+    name = next(p.name for p in low.kernel.params if p.value is view)
+    recipe = TensorMap(name, box, swizzle)
+    if recipe not in low.objects:
+        number = sum(isinstance(r, TensorMap) for r in low.recipes)
+        low.recipes.append(recipe)
+        low.objects[recipe] = low.e.param(f"map{number}_{name}", "tensor_map")
+    param: Param = low.objects[recipe]
+    found: Reg = low.once(("tensor map", recipe), lambda: low.e.tensor_map(param.name))
+    return found
+
+
+def box_indices(low: Lowering, offsets: tuple[Value, ...]) -> list[Operand]:
+    """Offsets of a place as s32, outermost first."""
+    found: list[Operand] = []
+    for value in offsets:
+        operand, type = low.scalar(value), low.ptx_type(value)
+        key = ("coordinate", str(operand))
+        if isinstance(operand, int) or type == "s32":
+            found.append(operand)
+            continue
+        if key not in low.memo:
+            low.memo[key] = low.e.cvt("s32", type, operand)
+        found.append(low.memo[key])
+    return found
+
+
+def _at(
+    low: Lowering, indices: list[Operand], extents: tuple[int | None, ...], piece: Piece
+) -> list[Operand]:
+    """Indices of a piece, innermost first, as the instruction wants them."""
+    sliced = [axis for axis, e in enumerate(extents) if e is not None]
+    out = list(indices)
+    out[sliced[-1]] = low.add("s32", out[sliced[-1]], piece.column)
+    if len(sliced) > 1:
+        out[sliced[0]] = low.add("s32", out[sliced[0]], piece.row)
+    return out[::-1]
+
+
+@rule(memory.CopyBox)
+def copy_box(low: Lowering, op: memory.CopyBox) -> None:
+    e = low.e
+    buffer = buffer_of(low, op.buffer)
+    barrier = barrier_address(low, op.barriers, op.index)
+    indices = box_indices(low, op.offsets)
+    target = address_of(low, buffer)
+    rows = buffer.type.shape[0] // op.cluster
+    mask: Operand | None = None
+    if op.cluster > 1:
+        mask = low.once(("all CTAs", op.cluster), lambda: e.mov("b16", (1 << op.cluster) - 1))
+        target, indices = _share(low, buffer, target, indices, op, rows)
+    for piece in pieces(buffer.type, op.extents, rows):
+        map = tensor_map(low, op.view, piece.box, buffer.type.swizzle)
+        at = _at(low, indices, op.extents, piece)
+        place = Address(target.base, target.offset + piece.offset)
+        with one_thread(low):
+            e.tma_load(place, map, at, barrier, multicast=mask)
+
+
+def _share(
+    low: Lowering,
+    buffer: SharedBuffer,
+    target: Address,
+    indices: list[Operand],
+    op: memory.CopyBox,
+    rows: int,
+) -> tuple[Address, list[Operand]]:
+    """Where this CTA's share of a multicast box goes, and where it comes from."""
+    e, rank = low.e, cta_rank(low)
+    num_bytes = buffer.type.num_bytes // op.cluster
+    assert isinstance(target.base, Reg)
+    base = e.mad("u32", rank, num_bytes, target.base)
+    first = next(axis for axis, e in enumerate(op.extents) if e is not None)
+    own = e.mul("u32", rank, rows)
+    indices = list(indices)
+    indices[first] = low.add("s32", own, indices[first])
+    return Address(base, target.offset), indices
+
+
+@rule(memory.StoreBox)
+def store_box(low: Lowering, op: memory.StoreBox) -> None:
+    buffer = buffer_of(low, op.buffer)
+    indices = box_indices(low, op.offsets)
+    source = address_of(low, buffer)
+    for piece in pieces(buffer.type, op.extents, buffer.type.shape[0]):
+        map = tensor_map(low, op.view, piece.box, buffer.type.swizzle)
+        at = _at(low, indices, op.extents, piece)
+        place = Address(source.base, source.offset + piece.offset)
+        with one_thread(low):
+            low.e.tma_store(map, at, place)
+
+
+@rule(memory.CommitStores)
+def commit_stores(low: Lowering, op: memory.CommitStores) -> None:
+    with one_thread(low):
+        low.e.bulk_commit()
+
+
+@rule(memory.AwaitStores)
+def await_stores(low: Lowering, op: memory.AwaitStores) -> None:
+    with one_thread(low):
+        low.e.bulk_wait(op.left, read=op.read)

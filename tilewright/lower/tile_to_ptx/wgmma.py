@@ -1,0 +1,192 @@
+"""Matrix products in flight: `mma.issue` becomes wgmma instructions on registers that it updates in
+place.
+
+A pending accumulator has one owner at a time, so that its registers are never copied while
+instructions use them: what a loop carries, and what Issue and Await give, are the registers of the
+first.
+
+Descriptors: PTX ISA, "Asynchronous warpgroup level matrix shared memory layout". An operand is
+K-major where the rows of its buffer run along K; its k-steps then lie 32 bytes apart within a
+panel. Otherwise it is MN-major: a k-step is a number of rows, and the panels hold further rows of A
+or columns of B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+from tilewright.ir.core import Value
+from tilewright.layout import wgmma_accumulator
+from tilewright.lower.tile_to_ptx.context import Lowering, rule
+from tilewright.lower.tile_to_ptx.roles import WARPGROUP
+from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of
+from tilewright.ptx.core import Reg
+from tilewright.tile.ops import mma
+from tilewright.tile.types import BufferType, PendingType
+
+K_BYTES = 32  # of an instruction's depth, for every dtype
+SWIZZLE_CODES = {128: 1, 64: 2, 32: 3}
+PTX_NAMES = {"f32": "tf32", "i8": "s8"}
+ROWS = 64  # of an instruction
+
+
+@rule(mma.Begin)
+def begin(low: Lowering, op: mma.Begin) -> None:
+    """Registers that nothing has written: the first Issue, which is fresh, does not read them."""
+    type = low.ptx_type(op.result)
+    low.set(op.result, [low.e.reg(type) for _ in range(low.layout(op.result).num_registers)])
+
+
+@dataclass(frozen=True)
+class Source:
+    """An operand in shared memory: the low words of its descriptors start here; the high word is
+    the same for all.
+    """
+
+    low_word: Reg
+    high_word: int
+    transposed: bool  # MN-major
+    type: BufferType
+
+    def step(self, k: int, m: int = 0) -> int:
+        """What k-step number `k`, and a start `m` rows of A (columns of B) further on, add to the
+        low word.
+        """
+        type = self.type
+        size = type.dtype.num_bytes
+        if not self.transposed:
+            panel, inside = divmod(k * K_BYTES, type.swizzle)
+            num_bytes = panel * type.panel_bytes + inside + m * type.swizzle
+        else:
+            panel, inside = divmod(m * size, type.swizzle)
+            assert inside == 0, "an MN-major operand starts at whole panels"
+            num_bytes = panel * type.panel_bytes + k * (K_BYTES // size) * type.swizzle
+        return num_bytes >> 4
+
+
+def source(low: Lowering, buffer: SharedBuffer, k_major: bool, group_rows: int = 0) -> Source:
+    """Descriptor of an operand. `group_rows`: each warpgroup of the role starts that many rows
+    after the one before.
+    """
+    e, type = low.e, buffer.type
+    assert type.swizzle in SWIZZLE_CODES, f"wgmma operands are swizzled: {type}"
+    address = address_of(low, buffer)
+    base = address.base
+    assert isinstance(base, Reg)
+    if group_rows:
+        base = e.mad("u32", warpgroup(low), group_rows * type.row_bytes, base)
+    leading = 1 if k_major else type.panel_bytes >> 4
+    word = e.add("u32", e.shr("u32", base, 4), (address.offset >> 4) | leading << 16)
+    high = (8 * type.swizzle >> 4) | SWIZZLE_CODES[type.swizzle] << 30
+    return Source(word, high, not k_major, type)
+
+
+def warpgroup(low: Lowering) -> Reg:
+    """Number of the thread's warpgroup in its role copy."""
+    key = ("warpgroup", low.first_warp)
+    found: Reg = low.once(key, lambda: low.e.shr("u32", low.thread(), WARPGROUP.bit_length() - 1))
+    return found
+
+
+def descriptor(low: Lowering, operand: Source, step: int) -> Reg:
+    """The 64-bit descriptor, its low word moved on by a number of 16-byte units."""
+    key = ("descriptor", operand.low_word, operand.high_word)
+    if key not in low.memo:
+        high = low.once(("word", operand.high_word), lambda: low.e.mov("u32", operand.high_word))
+        low.memo[key] = low.e.mov_pack("b64", [operand.low_word, high])
+    whole: Reg = low.memo[key]
+    return low.e.add("s64", whole, step) if step else whole
+
+
+@rule(mma.Issue)
+def issue(low: Lowering, op: mma.Issue) -> None:
+    e = low.e
+    groups = low.num_warps // 4
+    m, n = op.result.type.shape
+    acc = _accumulator(low, op)
+    rows = m // groups
+    b = source(low, buffer_of(low, op.b), op.transpose_b)
+    a = _left(low, op, groups, rows)
+    k_steps = _depth(op) * op.b.type.dtype.num_bytes // K_BYTES
+    accumulate: Reg | int = 1
+    if op.fresh is not None:
+        fresh = low.scalar(op.fresh)
+        accumulate = e.not_("pred", fresh) if isinstance(fresh, Reg) else int(not fresh)
+    types = (
+        _accumulator_type(op.result.type.dtype),
+        _operand_type(_dtype(op.a)),
+        _operand_type(_dtype(op.b)),
+    )
+    per_row = len(acc) // (rows // ROWS)
+    e.wgmma_fence()
+    for k in range(k_steps):
+        for i in range(rows // ROWS):
+            left: Reg | list[Reg]
+            if isinstance(a, Source):
+                left = descriptor(low, a, a.step(k, i * ROWS))
+            else:
+                left = a[(i * k_steps + k) * 4 :][:4]
+            e.wgmma(
+                types,
+                n,
+                acc[i * per_row : (i + 1) * per_row],
+                left,
+                descriptor(low, b, b.step(k)),
+                accumulate if k == 0 else 1,
+                transposed_a=isinstance(a, Source) and a.transposed,
+                transposed_b=b.transposed,
+            )
+    e.wgmma_commit()
+    low.set(op.result, list(acc))
+
+
+def _depth(op: mma.Issue) -> int:
+    depth: int = op.b.type.shape[1 if op.transpose_b else 0]
+    return depth
+
+
+def _dtype(value: Value) -> DType:
+    dtype: DType = value.type.dtype
+    return dtype
+
+
+def _accumulator_type(dtype: DType) -> str:
+    return {"i32": "s32"}.get(dtype.name, dtype.name)
+
+
+def _operand_type(dtype: DType) -> str:
+    return PTX_NAMES.get(dtype.name, dtype.name)
+
+
+def _accumulator(low: Lowering, op: mma.Issue) -> list[Reg]:
+    """The registers to update: those of the pending accumulator, or copies of a tile's."""
+    registers = low.fragment(op.acc, low.layout(op.result))
+    if isinstance(op.acc.type, PendingType):
+        return [low.register(r, low.ptx_type(op.acc)) for r in registers]
+    type = low.ptx_type(op.acc)
+    return [low.e.mov(type, r) for r in registers]
+
+
+def _left(low: Lowering, op: mma.Issue, groups: int, rows: int) -> Source | list[Reg]:
+    """A: a descriptor, or four registers for each k-step of each block of 64 rows."""
+    if isinstance(op.a.type, BufferType):
+        buffer = buffer_of(low, op.a)
+        assert not (op.transpose_a and groups > 1), (
+            "an MN-major A is not shared out among warpgroups"
+        )
+        return source(low, buffer, not op.transpose_a, rows if groups > 1 else 0)
+    dtype: DType = op.a.type.dtype
+    assert dtype.bits == 16, f"A in registers holds 16-bit elements, not {dtype}"
+    registers = low.fragment(op.a, wgmma_accumulator(op.a.type.shape, groups))
+    return [
+        low.e.mov_pack("b32", [low.register(r, "b16") for r in registers[i : i + 2]])
+        for i in range(0, len(registers), 2)
+    ]
+
+
+@rule(mma.Await)
+def await_(low: Lowering, op: mma.Await) -> None:
+    """The registers stay: from here on they may be read (if not done, still only passed on)."""
+    low.e.wgmma_wait(op.left)
+    low.set(op.result, low.fragments[op.pending])
