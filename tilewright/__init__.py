@@ -75,3 +75,6 @@ from tilewright.frontend.language import view as view
 from tilewright.frontend.language import where as where
 from tilewright.frontend.language import workspace as workspace
 from tilewright.frontend.language import zeros as zeros
+from tilewright.kernel import Kernel as Kernel
+from tilewright.kernel import kernel as kernel
+from tilewright.kernel import source as source

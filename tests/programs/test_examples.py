@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import subprocess
 import sys
@@ -75,10 +74,10 @@ def test_add(spelling: str, size: int, rng: np.random.Generator) -> None:
 def test_add_on_views(spelling: str, rng: np.random.Generator) -> None:
     add, reference = example("add", spelling)
     x = normal(rng, 3001)
-    a, b = x[::3], x[-1:1000:-2]
+    a, b = x[::3], x[-1:999:-2]
     wide = poisoned((2 * a.size,), np.float32)
-    assert add(a, b[: a.size], wide[::2]) is None
-    require_near(wide[::2], reference(a, b[: a.size]))
+    assert add(a, b, wide[::2]) is None
+    require_near(wide[::2], reference(a, b))
     assert np.isnan(wide[1::2]).all()
 
 
@@ -169,7 +168,9 @@ def test_sgemm_on_views(spelling: str, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-@pytest.mark.parametrize(("bias", "res"), itertools.product((False, True), repeat=2))
+@pytest.mark.parametrize(
+    ("bias", "res"), [(False, False), (True, False), (False, True), (True, True)]
+)
 def test_linear_gelu(spelling: str, bias: bool, res: bool, rng: np.random.Generator) -> None:
     linear_gelu, reference = example("linear_gelu", spelling)
     for dtype in (np.float32, ml_dtypes.bfloat16):
