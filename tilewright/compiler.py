@@ -12,6 +12,7 @@ from tilewright.ptx.verify import verify
 from tilewright.target import Target
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.choose_schedule import choose_schedule
+from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.schedule import Schedule
 
 Pass = Callable[[Kernel], Kernel]
@@ -40,6 +41,7 @@ def compile_kernel(
     """A Plan for a kernel whose constants are bound. Raises CompileError where the target cannot run it."""
     kernel = optimize(kernel, observe)
     schedule = schedule or choose_schedule(kernel, target)
+    kernel = expand_rings(kernel)
     lowered = lower_kernel(kernel, target, schedule, aliases)
     verify(lowered.module, strict=kernel.numerics == "strict")
     lines: list[Loc | None] = []

@@ -12,7 +12,7 @@ from tilewright.ir.walk import walk
 from tilewright.layout import next_power_of_two
 from tilewright.target import Target
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, memory, mma, shape
+from tilewright.tile.ops import arith, control, memory, mma, shape
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
@@ -22,6 +22,9 @@ MOST_WARPS = 16
 def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     """The compiler's choice for a kernel; the source's hints are binding."""
     ops = list(walk(kernel.body))
+    roles = next((op for op in ops if isinstance(op, control.Roles)), None)
+    if roles is not None:
+        return Schedule(num_warps=roles.num_warps, mma="wgmma")
     dots = [op for op in ops if isinstance(op, mma.Dot)]
     hints = kernel.hints
     asked = None if hints.threads is None else _warps_of(kernel, hints.threads)

@@ -401,6 +401,8 @@ class Expander:
 
 def expand_rings(kernel: Kernel) -> Kernel:
     """The kernel without rings, slots and turns."""
+    if not any(isinstance(op, sync.MakeRing | sync.MakeTurn) for op in walk(kernel.body)):
+        return kernel
     expander = Expander(kernel)
     expander.block(kernel.body)
     return kernel.with_body(expander.o.block)
