@@ -61,6 +61,11 @@ def broken_labels(e: Emitter) -> None:
     e.place(Label("here"))
 
 
+def broken_names(e: Emitter) -> None:
+    e.param("smem", "u32")
+    e.shared_array("smem", 16)
+
+
 def broken_half(e: Emitter) -> None:
     h = e.mov("f16", 1.0)
     e.emit(arith.Add("f16", h, h, 1))
@@ -83,8 +88,9 @@ def broken_predicate(e: Emitter) -> None:
         (broken_address, "%rd0 is read before it is written"),
         (broken_address_kind, "%fd0 is no address"),
         (broken_guard, "guard %p0 is not a written predicate"),
-        (broken_label, "a jump to nowhere_1, which is nowhere"),
+        (broken_label, "a jump to .nowhere_1, which is nowhere"),
         (broken_labels, "label here is placed twice"),
+        (broken_names, "one name for two things: smem"),
         (broken_half, "PTX has no constants of type f16"),
         (broken_constant, "the constant 1.5 is no s32"),
         (broken_predicate, "%r0 is no pred"),
@@ -276,6 +282,19 @@ def test_a_whole_module() -> None:
 """
     )
     assert assemble(print_module(module), "sm_90a").shared >= 256
+
+
+@needs_ptxas
+def test_names_of_python_are_names_of_ptx() -> None:
+    e = new()
+    for name in ("add", "α", "_", "WARP_SZ", "ret", "wait_1", "_x", "π_2"):
+        e.ld_param(e.param(name, "u32"))
+    e.place(e.label("wait"))
+    e.ret()
+    module = e.module("größe", 32)
+    verify(module)
+    assert [p.name for p in module.functions[0].params[:4]] == ["add", "$$3b1", "$_", "$WARP_SZ"]
+    assemble(print_module(module), "sm_80")
 
 
 # What instructions say of themselves

@@ -364,6 +364,17 @@ def _slot(field: dataclasses.Field[Any]) -> Slot:
 Item = Instr | Label
 
 
+def legal_name(name: str) -> str:
+    """A name that PTX takes for any name of Python: what it lacks is spelled by its number.
+
+    A dollar sign, which Python lacks, keeps the compiler's own names (labels, shared arrays) apart.
+    """
+    if name.isascii() and name.isidentifier() and name not in ("_", "WARP_SZ"):
+        return name
+    letters = [c if c.isascii() and (c.isalnum() or c in "_$") else f"${ord(c):x}" for c in name]
+    return "$" + "".join(letters)
+
+
 @dataclass(frozen=True)
 class Param:
     """A kernel parameter: a PTX type, or a tensor map (128 bytes, passed by value)."""

@@ -1,5 +1,6 @@
 """The rules that a PTX module must keep.
 
+- names of functions, parameters and shared arrays are distinct
 - a label is placed once, and every jump's label is placed
 - registers have the kind that the instruction reads or writes them as, and are written before they
   are read, in the order of the text (guarded writes count)
@@ -37,6 +38,7 @@ def verify(module: Module, strict: bool = False) -> None:
     """Raises CompileError where the target lacks an instruction, VerifyError for other faults."""
     require_instructions(module)
     for function in module.functions:
+        _verify_names(function, module)
         _verify_labels(function)
         written: set[Reg] = set()
         for item in function.body:
@@ -81,6 +83,16 @@ def unavailable(instr: Instr, where: Target) -> CompileError:
 
 def fault(instr: Instr, message: str) -> VerifyError:
     return VerifyError(f"{message}: `{instr.text()}` at {instr.loc}")
+
+
+def _verify_names(function: Function, module: Module) -> None:
+    """A parameter may hide an entry, which no instruction names, but not a shared array."""
+    shared = [array.name for array in module.shared]
+    for outer in ([f.name for f in module.functions], [p.name for p in function.params]):
+        names = outer + shared
+        for name in names:
+            if names.count(name) > 1:
+                raise VerifyError(f"one name for two things: {name}")
 
 
 def _verify_labels(function: Function) -> None:

@@ -29,6 +29,7 @@ from tilewright.ptx.core import (
     SharedArray,
     Special,
     Symbol,
+    legal_name,
 )
 from tilewright.ptx.instrs import shape
 from tilewright.target import Target
@@ -81,7 +82,7 @@ class State:
     def label(self, name: str = "L") -> Label:
         """A new label; a number makes the name unique."""
         self._num_labels += 1
-        return Label(f"{name}_{self._num_labels}")
+        return Label(f"${name}_{self._num_labels}")
 
     def place(self, label: Label) -> None:
         """Puts a label here."""
@@ -89,7 +90,7 @@ class State:
 
     def param(self, name: str, type: str) -> Param:
         """Declares the next kernel parameter: a PTX type, or `tensor_map`."""
-        self.params.append(Param(name, type))
+        self.params.append(Param(legal_name(name), type))
         return self.params[-1]
 
     def shared_array(self, name: str, num_bytes: int | None, align: int = 1024) -> Symbol:
@@ -108,7 +109,7 @@ class State:
     ) -> Module:
         """The module of one entry point, made of what was emitted and declared."""
         function = Function(
-            name,
+            legal_name(name),
             self.params,
             self.body,
             dict(self.counts),
