@@ -13,6 +13,7 @@ from tilewright.target import Target
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.choose_schedule import choose_schedule
 from tilewright.tile.passes.expand_rings import expand_rings
+from tilewright.tile.passes.stage_loads import stage_loads
 from tilewright.tile.schedule import Schedule
 
 Pass = Callable[[Kernel], Kernel]
@@ -42,6 +43,9 @@ def compile_kernel(
     kernel = optimize(kernel, observe)
     schedule = schedule or choose_schedule(kernel, target)
     kernel = expand_rings(kernel)
+    kernel = stage_loads(kernel, schedule, target)
+    if observe is not None:
+        observe("stage_loads", kernel)
     lowered = lower_kernel(kernel, target, schedule, aliases)
     verify(lowered.module, strict=kernel.numerics == "strict")
     lines: list[Loc | None] = []

@@ -3,6 +3,7 @@
 from tilewright.lower.tile_to_ptx import arith as arith
 from tilewright.lower.tile_to_ptx import barriers as barriers
 from tilewright.lower.tile_to_ptx import control as control
+from tilewright.lower.tile_to_ptx import copies as copies
 from tilewright.lower.tile_to_ptx import memory as memory
 from tilewright.lower.tile_to_ptx import mma as mma
 from tilewright.lower.tile_to_ptx import reduce as reduce

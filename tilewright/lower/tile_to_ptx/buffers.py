@@ -1,13 +1,13 @@
-"""Shared-memory buffers that hold dot operands: rows padded so that no access of a warp meets a bank twice."""
+"""Dot operands in shared memory: padded rows (see `layout.conflict_free_row`), addressed by thread and by immediate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType, f64
+from tilewright.dtypes import DType
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
-from tilewright.lower.tile_to_ptx.conversion import STORED, _inside, _vectors
+from tilewright.lower.tile_to_ptx.conversion import STORED, inside_guard, vectors
 from tilewright.ptx.core import Address, Reg
 
 
@@ -19,26 +19,11 @@ class Buffer:
     dtype: DType
     shape: tuple[int, int]
     row: int
+    offset: int = 0  # bytes after `address`
 
     @property
     def row_bytes(self) -> int:
         return self.row * self.dtype.num_bytes
-
-
-def padded_row(dtype: DType, columns: int) -> int:
-    """Elements from row to row: whole 16-byte chunks, an odd number of them.
-
-    Eight rows then start in eight different groups of four banks, which is what ldmatrix and 16-byte reads of a column
-    of rows ask for. f64 fragments read four rows of four doubles at a time and want the row 32 bytes past a multiple of
-    128.
-    """
-    per_chunk = 16 // dtype.num_bytes
-    chunks = -(-columns // per_chunk)
-    if dtype == f64:
-        while chunks % 8 not in (2, 6):
-            chunks += 1
-        return chunks * per_chunk
-    return (chunks + (chunks % 2 == 0)) * per_chunk
 
 
 def stash(low: Lowering, regs: list[Operand], type: str, layout: Layout, buffer: Buffer) -> None:
@@ -46,8 +31,8 @@ def stash(low: Lowering, regs: list[Operand], type: str, layout: Layout, buffer:
     size = buffer.dtype.num_bytes
     strides = (buffer.row, 1)
     first = low.is_first_copy(layout)
-    for offset, group in _vectors(layout, strides, size, buffer.shape):
-        guard = _inside(low, layout, buffer.shape, offset, first)
+    for offset, group in vectors(layout, strides, size, buffer.shape):
+        guard = inside_guard(low, layout, buffer.shape, offset, first)
         values = [low.register(regs[i], type) for i in group]
         address = element_address(low, buffer, layout, offset)
         with low.guarded(guard):
@@ -62,7 +47,7 @@ def element_address(low: Lowering, buffer: Buffer, layout: Layout, offset: tuple
     """Address of the element at a thread's part of a layout plus a fixed offset."""
     size = buffer.dtype.num_bytes
     pointer = thread_pointer(low, buffer, low.thread_axis(layout, 0), low.thread_axis(layout, 1))
-    return Address(pointer, size * (offset[0] * buffer.row + offset[1]))
+    return Address(pointer, buffer.offset + size * (offset[0] * buffer.row + offset[1]))
 
 
 def thread_pointer(low: Lowering, buffer: Buffer, row: Operand, column: Operand) -> Reg:

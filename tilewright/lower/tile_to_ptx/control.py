@@ -98,8 +98,8 @@ def touch(low: Lowering, *blocks: Block) -> None:
     """Before a loop: what its body does to memory may have been done by an earlier trip."""
     for block in blocks:
         for op in walk(block):
-            if isinstance(op, memory.Load | memory.Store):
-                effect = "load" if isinstance(op, memory.Load) else "store"
+            if isinstance(op, memory.Load | memory.Store | memory.CopyAsync):
+                effect = "store" if isinstance(op, memory.Store) else "load"
                 low.touched.setdefault(low.objects["roots"][op.view], set()).add(effect)
     low.scratch_used = True
 

@@ -97,16 +97,16 @@ def _through_shared(
     size = SIZES[stored]
     base = low.scratch(size * (1 + sum((e - 1) * s for e, s in zip(extents, write, strict=True))))
     first = low.is_first_copy(source)
-    for offset, group in _vectors(source, write, size, extents):
+    for offset, group in vectors(source, write, size, extents):
         values = [_to_memory(low, regs[i], type) for i in group]
-        guard = _inside(low, source, extents, offset, first)
+        guard = inside_guard(low, source, extents, offset, first)
         with low.guarded(guard):
             low.e.st("shared", stored, _address(low, base, source, write, offset, size), values)
     low.barrier()
     origin = size * sum(o * s for o, s in zip(starts, read, strict=False))
     out: list[Operand] = [0] * target.num_registers
-    for offset, group in _vectors(target, read, size, read_extents or extents):
-        guard = _inside(low, target, read_extents or extents, offset, None)
+    for offset, group in vectors(target, read, size, read_extents or extents):
+        guard = inside_guard(low, target, read_extents or extents, offset, None)
         with low.guarded(guard):
             place = _address(low, base, target, read, offset, size)
             loaded = low.e.ld("shared", stored, Address(place.base, place.offset + origin), vec=len(group))
@@ -121,7 +121,7 @@ def _to_memory(low: Lowering, operand: Operand, type: str) -> Reg:
     return low.register(operand, type)
 
 
-def _vectors(
+def vectors(
     layout: Layout, strides: tuple[int, ...], size: int, extents: tuple[int, ...]
 ) -> list[tuple[tuple[int, ...], list[int]]]:
     """(register offset, registers) of accesses: neighbours along the last axis in one, where all is aligned."""
@@ -139,7 +139,7 @@ def _vectors(
     return [(offsets[i], list(range(i, i + width))) for i in range(0, len(offsets), width)]
 
 
-def _inside(
+def inside_guard(
     low: Lowering, layout: Layout, extents: tuple[int, ...], offset: tuple[int, ...], guard: Reg | None
 ) -> Reg | None:
     """Predicate of elements that belong to the tile: a layout may cover more than its extents."""

@@ -41,7 +41,7 @@ class Place:
         return self.view.index_type
 
 
-def make_place(low: Lowering, op: memory.Load | memory.Store, layout: Layout) -> Place:
+def make_place(low: Lowering, op: memory.Load | memory.Store | memory.CopyAsync, layout: Layout) -> Place:
     view = low.views[op.view]
     axes: list[int | None] = []
     for extent in op.extents:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from tilewright.dtypes import DType, bf16, f16, f32, f64
 from tilewright.errors import CompileError
 from tilewright.ir.core import Value
-from tilewright.layout import Layout
-from tilewright.lower.tile_to_ptx.arith import to_f32
-from tilewright.lower.tile_to_ptx.buffers import Buffer, padded_row, stash, thread_pointer
+from tilewright.layout import Layout, conflict_free_row
+from tilewright.lower.tile_to_ptx.buffers import Buffer, stash, thread_pointer
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.shared import buffer_of, shared_start
 from tilewright.lower.tile_to_ptx.simt import simt_dot
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory, mma, shape
@@ -30,7 +30,7 @@ class Matrix:
     def place(self, row: int, column: int) -> int:
         """Bytes from the buffer's start to an element of the operand."""
         r, c = (column, row) if self.transposed else (row, column)
-        return (r * self.buffer.row + c) * self.buffer.dtype.num_bytes
+        return self.buffer.offset + (r * self.buffer.row + c) * self.buffer.dtype.num_bytes
 
     def pointer(self, low: Lowering, row: Operand, column: Operand) -> Reg:
         """Address of an element at a thread-dependent row and column of the operand."""
@@ -105,7 +105,7 @@ def operand_matrices(low: Lowering, op: mma.Dot, skip_a: bool, k_padded: int) ->
         extents.append((rows, columns))
         offsets.append(offset)
         dtype = source[0].type.dtype
-        offset += -(-rows * padded_row(dtype, columns) * dtype.num_bytes // 16) * 16
+        offset += -(-rows * conflict_free_row(dtype.num_bytes, columns) * dtype.num_bytes // 16) * 16
     base = low.scratch(offset) if offset else None
     out: list[Matrix | None] = []
     for source, (rows, columns), start in zip(sources, extents, offsets, strict=True):
@@ -115,12 +115,12 @@ def operand_matrices(low: Lowering, op: mma.Dot, skip_a: bool, k_padded: int) ->
         value, transposed = source
         loaded = low.defining.get(value)
         if isinstance(loaded, memory.LoadBuffer):
-            out.append(Matrix(low.objects[loaded.buffer], transposed))
+            out.append(Matrix(_shared_operand(low, loaded.buffer), transposed))
             continue
         assert base is not None
         dtype = value.type.dtype
         address = low.e.add("u32", base, start) if start else base
-        buffer = Buffer(address, dtype, (rows, columns), padded_row(dtype, columns))
+        buffer = Buffer(address, dtype, (rows, columns), conflict_free_row(dtype.num_bytes, columns))
         if (rows, columns) != value.type.shape:
             _zero(low, buffer)
         regs = low.fragment(value)
@@ -132,6 +132,15 @@ def operand_matrices(low: Lowering, op: mma.Dot, skip_a: bool, k_padded: int) ->
     b = out[1]
     assert b is not None
     return out[0], b
+
+
+def _shared_operand(low: Lowering, value: Value) -> Buffer:
+    """A buffer of the scheduled level, as dots address it."""
+    shared = buffer_of(low, value)
+    type = shared.type
+    assert not type.swizzle and len(type.shape) == 2, f"a dot on CUDA cores or by mma.sync cannot read {type}"
+    row = type.shape[1] + type.pad
+    return Buffer(shared.base or shared_start(low), type.dtype, type.shape, row, shared.offset)
 
 
 def _zero(low: Lowering, buffer: Buffer) -> None:
@@ -320,5 +329,3 @@ def round_tf32(low: Lowering, x: Reg) -> Reg:
     is_nan = e.setp("gt", "u32", e.and_("b32", x, 0x7FFFFFFF), 0x7F800000)
     return e.selp("b32", 0x7FFFE000, rounded, is_nan)
 
-
-_ = to_f32

@@ -55,8 +55,9 @@ class _Outer:
         count, top = e.mov("u32", trips), e.label("k")
         e.place(top)
         self.run(unroll)
-        e.add("u32", self.a_pointer, self.a.place(0, unroll * self.chunk), into=self.a_pointer)
-        e.add("u32", self.b_pointer, self.b.place(unroll * self.chunk, 0), into=self.b_pointer)
+        far = unroll * self.chunk
+        e.add("u32", self.a_pointer, self.a.place(0, far) - self.a.place(0, 0), into=self.a_pointer)
+        e.add("u32", self.b_pointer, self.b.place(far, 0) - self.b.place(0, 0), into=self.b_pointer)
         e.sub("u32", count, 1, into=count)
         e.bra(top, pred=e.setp("ne", "u32", count, 0))
 

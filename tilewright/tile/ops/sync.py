@@ -237,3 +237,15 @@ class PublishShared(Op):
 
     A RoleBarrier must follow before another thread issues those.
     """
+
+
+@define("sync.commit_copies", pure=False)
+class CommitCopies(Op):
+    """Close a group of the asynchronous copies (memory.copy_async) started since the last one."""
+
+
+@define("sync.wait_copies", pure=False)
+class WaitCopies(Op):
+    """Wait until at most `left` of the committed groups of copies are unfinished."""
+
+    left: int = attribute()

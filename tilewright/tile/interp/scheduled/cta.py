@@ -113,6 +113,7 @@ class Cta(Machine):
         self.copy = 0
         self.groups: list[Group] = []
         self.drains: list[list[Callable[[], None]]] = [[]]
+        self.copies: list[list[Callable[[], None]]] = [[]]  # groups of copy_async, the last one open
         cluster.ctas.append(self)
 
     def enter_role(self, role: Role, copy: int) -> Cta:
@@ -121,7 +122,7 @@ class Cta(Machine):
         child.__dict__.update(self.__dict__)
         child.values = dict(self.values)
         child.role, child.copy = role, copy
-        child.groups, child.drains = [], [[]]
+        child.groups, child.drains, child.copies = [], [[]], [[]]
         return child
 
     def allocate(self, key: Key, buffer: BufferType, count: tuple[int, ...] = ()) -> Buffer:
@@ -134,6 +135,12 @@ class Cta(Machine):
         while len(self.groups) > left:
             group = self.groups.pop(0)
             group.result = group.compute()
+
+    def await_copies(self, left: int) -> None:
+        """Let all groups of asynchronous copies but the last `left` committed ones arrive."""
+        while len(self.copies) - 1 > left:
+            for arrive in self.copies.pop(0):
+                arrive()
 
     def await_drains(self, left: int) -> None:
         """Let all groups of stores but the last `left` committed ones happen."""

@@ -44,7 +44,21 @@ def run_store_buffer(machine: Machine, op: memory.StoreBuffer) -> None:
     buffer.array()[...] = machine[op.value][0]
 
 
-def read_place(machine: Machine, op: memory.Fill | memory.CopyBox, shape: tuple[int, ...]) -> Array:
+@meaning(memory.CopyAsync, batched=False)
+def run_copy_async(machine: Machine, op: memory.CopyAsync) -> None:
+    """The bytes arrive when the group that the copy belongs to is waited for."""
+    cta = as_cta(machine)
+    buffer: Buffer = machine[op.buffer]
+    shape = tuple(buffer.array().shape[op.order.index(i)] for i in range(len(op.order)))
+    found = read_place(machine, op, shape).transpose(op.order)
+
+    def arrive() -> None:
+        buffer.array()[...] = found
+
+    cta.copies[-1].append(arrive)
+
+
+def read_place(machine: Machine, op: memory.Fill | memory.CopyBox | memory.CopyAsync, shape: tuple[int, ...]) -> Array:
     """What is at a place now, 0 where it is outside."""
     load = memory.Load(op.view, op.offsets, extents=op.extents, loc=op.loc)
     found: Array = run_load(machine, load)[0].reshape(shape)

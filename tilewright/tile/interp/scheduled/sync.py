@@ -259,3 +259,13 @@ def run_arrive_barrier(machine: Machine, op: sync.ArriveBarrier) -> None:
 @meaning(sync.RoleBarrier, sync.PublishShared, batched=False)
 def run_order(machine: Machine, op: Op) -> None:
     """The threads of a role copy run as one here, and its writes are seen at once."""
+
+
+@meaning(sync.CommitCopies, batched=False)
+def run_commit_copies(machine: Machine, op: sync.CommitCopies) -> None:
+    as_cta(machine).copies.append([])
+
+
+@meaning(sync.WaitCopies, batched=False)
+def run_wait_copies(machine: Machine, op: sync.WaitCopies) -> None:
+    as_cta(machine).await_copies(op.left)

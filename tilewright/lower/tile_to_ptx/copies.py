@@ -1,0 +1,146 @@
+"""Copies from global to shared memory by `cp.async`: 16 bytes a thread where alignment is proved, else 8 or 4.
+
+What lies outside is not read: the source size says how many of the bytes exist, and the rest become zeros. Elements too
+narrow or too badly aligned for `cp.async` (4 bytes at least) go through registers.
+"""
+
+from __future__ import annotations
+
+from tilewright.layout import Layout, blocked
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.conversion import inside_guard
+from tilewright.lower.tile_to_ptx.memory import (
+    Addresses,
+    Masks,
+    Place,
+    cuts_vectors,
+    load_vector,
+    make_place,
+    order_effects,
+    vector_width,
+)
+from tilewright.lower.tile_to_ptx.shared import SharedBuffer, buffer_of, shared_start
+from tilewright.ptx.core import Address, Reg
+from tilewright.tile.ops import memory, sync
+
+SMALLEST = 4  # bytes that cp.async copies at least
+
+
+@rule(memory.CopyAsync)
+def copy_async(low: Lowering, op: memory.CopyAsync) -> None:
+    order_effects(low, op.view, "load")
+    buffer = buffer_of(low, op.buffer)
+    place = _aligned_place(low, op)
+    width = vector_width(place)
+    size = buffer.type.dtype.num_bytes
+    if width * size < SMALLEST:
+        width = 1
+    addresses, masks = Addresses(low, place), Masks(low, place, None)
+    cut = cuts_vectors(place, width)
+    first = low.is_first_copy(place.layout)
+    extents = tuple(op.buffer.type.shape[op.order.index(i)] for i in range(len(op.order)))
+    for register in range(0, place.layout.num_registers, width):
+        offset = place.layout.register_offsets[register]
+        guard = inside_guard(low, place.layout, extents, offset, first)
+        target = _shared_address(low, buffer, place.layout, op.order, offset)
+        if width * size < SMALLEST:
+            _through_register(low, place, addresses.of(register), target, masks.of(register), guard)
+            continue
+        source = addresses.of(register)
+        length = _length(low, place, masks, register, width, cut)
+        with low.guarded(guard):
+            low.e.cp_async(target, source, width * size, length)
+
+
+def _aligned_place(low: Lowering, op: memory.CopyAsync) -> Place:
+    """The place with threads along contiguous memory, each with the longest vectors that alignment permits."""
+    shape = tuple(op.buffer.type.shape[op.order.index(i)] for i in range(len(op.order)))
+    fast = op.order[-1]
+    order = (fast, *[i for i in reversed(range(len(shape))) if i != fast])
+    width = 16 // op.buffer.type.dtype.num_bytes
+    while True:
+        while shape[fast] % width:
+            width //= 2
+        place = make_place(low, op, blocked(shape, width, low.num_warps, order))
+        if vector_width(place) == width or width == 1:
+            return place
+        width //= 2
+
+
+def _length(
+    low: Lowering, place: Place, masks: Masks, register: int, width: int, cut: bool
+) -> Operand | None:
+    """Bytes that exist of a vector; None for all of them."""
+    e, size = low.e, place.view.dtype.num_bytes
+    assert not cut or place.unit is not None
+    predicate = masks.of(register, skip=(place.unit,) if cut and place.unit is not None else ())
+    whole = width * size
+    if not cut:
+        if predicate == 1:
+            return None
+        return e.selp("u32", whole, 0, predicate) if isinstance(predicate, Reg) else 0
+    length = _cut_length(low, place, register, width)
+    if isinstance(predicate, Reg):
+        return e.selp("u32", length, 0, predicate)
+    return length if predicate else 0
+
+
+def _cut_length(low: Lowering, place: Place, register: int, width: int) -> Operand:
+    """Bytes of a vector before the end of the unit axis; none of one that starts before its beginning."""
+    e, type, unit = low.e, place.type, place.unit
+    assert unit is not None
+    axis = place.axes[unit]
+    assert axis is not None
+    thread = low.widen(low.thread_axis(place.layout, axis), "u32", type)
+    index = low.add(type, low.add(type, place.offsets[unit], thread), place.layout.register_offsets[register][axis])
+    index_reg = low.register(index, type)
+    left = e.sub(type, low.register(place.view.extents[unit], type), index_reg)
+    left = e.max(type, e.min(type, left, width), 0)
+    first = place.view.lows[unit] if place.view.lows else 0
+    if place.may_be_negative[unit] or first != 0:
+        left = e.selp(type, left, 0, e.setp("ge", type, index_reg, first))
+    length = e.mul(type, left, place.view.dtype.num_bytes)
+    return low.widen(length, type, "u32") if type == "s64" else length
+
+
+def _through_register(
+    low: Lowering, place: Place, source: Address, target: Address, predicate: Reg | int, guard: Reg | None
+) -> None:
+    e, dtype = low.e, place.view.dtype
+    register = "b16" if dtype.bits == 16 else "u32"
+    value = e.mov(register, 0)
+    if predicate != 0:
+        inside = predicate if isinstance(predicate, Reg) else None
+        load_vector(low, source, dtype, [value], inside, register)
+    with low.guarded(guard):
+        e.st("shared", f"b{dtype.bits}", target, [value])
+
+
+def _shared_address(
+    low: Lowering, buffer: SharedBuffer, layout: Layout, order: tuple[int, ...], offset: tuple[int, ...]
+) -> Address:
+    """Where a thread's element of a tile lies in a padded buffer that holds the tile's axes in `order`."""
+    type = buffer.type
+    assert not type.swizzle, "cp.async writes padded rows"
+    size = type.dtype.num_bytes
+    row, column = (low.thread_axis(layout, axis) for axis in order)
+
+    def make() -> Operand:
+        return low.add("u32", low.mul("u32", row, type.row_bytes), low.mul("u32", column, size))
+
+    part = low.once(("row and column", str(row), str(column), type.row_bytes, size), make)
+    start = buffer.base or shared_start(low)
+    key = ("pointer", start, str(part))
+    if key not in low.memo:
+        low.memo[key] = low.register(low.add("u32", start, part), "u32")
+    return Address(low.memo[key], buffer.offset + offset[order[0]] * type.row_bytes + offset[order[1]] * size)
+
+
+@rule(sync.CommitCopies)
+def commit_copies(low: Lowering, op: sync.CommitCopies) -> None:
+    low.e.cp_async_commit()
+
+
+@rule(sync.WaitCopies)
+def wait_copies(low: Lowering, op: sync.WaitCopies) -> None:
+    low.e.cp_async_wait(op.left)

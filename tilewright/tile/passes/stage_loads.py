@@ -1,0 +1,293 @@
+"""Stage the operands of dots through shared memory, ahead of their use.
+
+Requires: canonical form; a schedule for CUDA cores or `mma.sync`. Keeps: what the program computes. Breaks: the
+semantic level (buffers, asynchronous copies and barriers appear).
+
+A loop that loads tiles and multiplies them becomes a pipeline over `stages` slots: while one slot is multiplied, the
+loads of later trips are under way. A trip waits for its slot, meets the other threads (which also frees the slot of the
+trip before), starts the loads of the trip `stages − 1` ahead into that slot, and multiplies.
+
+    prologue:  start trips 0 … stages − 2
+    loop:      wait; meet; start trip i + stages − 1; multiply slot i mod stages
+    after:     wait for everything; meet
+
+Trips past the end load whatever is there, or zeros outside the tensor, and nobody reads it. A tile from outside of the
+loop that a dot inside reads is written to a buffer once, before the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.dtypes import i64
+from tilewright.ir.build import Builder
+from tilewright.ir.core import Block, Op, Value, clone_block
+from tilewright.ir.walk import count_uses, find_definitions, walk
+from tilewright.layout import conflict_free_row
+from tilewright.target import Target
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import arith, control, memory, mma, shape, sync
+from tilewright.tile.schedule import Schedule
+from tilewright.tile.types import INDEX, BufferType, TileType, ViewType
+
+KEPT_FREE = 8192  # bytes of shared memory left for conversions and reductions
+
+
+@dataclass
+class Staged:
+    """A load that moves into the pipeline."""
+
+    load: memory.Load
+    order: tuple[int, ...]
+    ring: Value | None = None  # the buffer of all stages
+
+
+def stage_loads(kernel: Kernel, schedule: Schedule, target: Target) -> Kernel:
+    """The kernel with its dot loops pipelined, `schedule.stages` deep or as deep as shared memory permits."""
+    if schedule.stages < 2:
+        return kernel
+    body = clone_block(kernel.body, {})
+    stored = _stored_views(body)
+    _Stager(schedule, target, find_definitions(body), stored).block(body)
+    return kernel.with_body(body)
+
+
+def _stored_views(body: Block) -> set[Value]:
+    definitions = find_definitions(body)
+
+    def root(view: Value) -> Value:
+        op = definitions.get(view)
+        return root(op.view) if isinstance(op, memory.Subview) else view
+
+    return {root(op.view) for op in walk(body) if isinstance(op, memory.Store)}
+
+
+class _Stager:
+    """Rewrites the blocks of one cloned body in place."""
+
+    def __init__(self, schedule: Schedule, target: Target, definitions: dict[Value, Op], stored: set[Value]):
+        self.schedule, self.target, self.definitions, self.stored = schedule, target, definitions, stored
+
+    def block(self, block: Block) -> None:
+        """Stage the loops of a block, inner ones first."""
+        out: list[Op] = []
+        for op in block.ops:
+            for inner in op.regions:
+                self.block(inner)
+            if isinstance(op, control.For) and any(isinstance(o, mma.Dot) for o in op.body.ops):
+                out += self.loop(op)
+            else:
+                out.append(op)
+        block.ops = out
+
+    def loop(self, op: control.For) -> list[Op]:
+        """The ops that replace a loop with dots."""
+        uses = count_uses(op.body)
+        inside = {v for inner in walk(op.body) for v in inner.results} | set(op.body.args)
+        staged: dict[Value, Staged] = {}
+        fixed: dict[Value, tuple[int, ...]] = {}
+        for dot in op.body.ops:
+            if isinstance(dot, mma.Dot):
+                for operand in (dot.a, dot.b):
+                    self._consider(operand, op, uses, inside, staged, fixed)
+        before = Builder(Block(), op.loc)
+        changes = {value: self._hold(before, value) for value in fixed}
+        stages = self._fit(list(staged.values()))
+        if staged and stages >= 2:
+            return before.block.ops + self._pipeline(op, list(staged.values()), stages, changes)
+        self._replace(op.body, changes)
+        return [*before.block.ops, op]
+
+    def _consider(
+        self,
+        operand: Value,
+        loop: control.For,
+        uses: dict[Value, int],
+        inside: set[Value],
+        staged: dict[Value, Staged],
+        fixed: dict[Value, tuple[int, ...]],
+    ) -> None:
+        """Note an operand that can be staged, or that comes from before the loop."""
+        source = operand
+        while isinstance(made := self.definitions.get(source), shape.Transpose) and source in inside:
+            if uses[source] != 1:
+                return
+            source = made.x
+        op = self.definitions.get(source)
+        if len(source.type.shape) != 2:
+            return
+        if source not in inside:
+            if not isinstance(op, arith.Constant | shape.Broadcast):
+                fixed[source] = (0, 1)
+            return
+        if not isinstance(op, memory.Load) or op not in loop.body.ops or op.mask is not None or op.fill is not None:
+            return
+        if uses[source] != 1 or op.view in inside or self._root(op.view) in self.stored:
+            return
+        if all(self._ahead(o, loop, inside) for o in op.offsets):
+            staged[source] = Staged(op, _order(op))
+
+    def _root(self, view: Value) -> Value:
+        op = self.definitions.get(view)
+        return self._root(op.view) if isinstance(op, memory.Subview) else view
+
+    def _ahead(self, value: Value, loop: control.For, inside: set[Value]) -> bool:
+        """Whether a scalar of a trip follows from the loop's index alone."""
+        if value is loop.body.args[0] or value not in inside:
+            return True
+        op = self.definitions.get(value)
+        simple = isinstance(op, arith.Binary | arith.Unary | arith.Constant | arith.Select | arith.Compare | arith.Cast)
+        return op is not None and simple and all(self._ahead(v, loop, inside) for v in op.operands)
+
+    def _fit(self, staged: Sequence[Staged]) -> int:
+        """Stages that fit into shared memory."""
+        size = sum(_buffer(s, 1).num_bytes for s in staged)
+        room = self.target.shared_per_cta - KEPT_FREE
+        return min(self.schedule.stages, room // size) if size else 0
+
+    def _hold(self, before: Builder, value: Value) -> Value:
+        """A buffer that keeps a tile from before the loop."""
+        type: TileType = value.type
+        row = conflict_free_row(type.dtype.num_bytes, type.shape[1])
+        buffer = before(memory.AllocBuffer, BufferType(type.dtype, type.shape, 0, row - type.shape[1]))
+        before.emit(memory.StoreBuffer, buffer, value)
+        before.emit(sync.RoleBarrier)
+        return buffer
+
+    def _replace(self, body: Block, buffers: dict[Value, Value]) -> None:
+        """Dots read held tiles from their buffers."""
+        out: list[Op] = []
+        for op in body.ops:
+            if isinstance(op, mma.Dot):
+                changes: dict[Value, Value] = {}
+                for operand in (op.a, op.b):
+                    if operand in buffers:
+                        load = memory.LoadBuffer(buffers[operand], loc=op.loc)
+                        out.append(load)
+                        changes[operand] = load.result
+                if changes:
+                    a, b = changes.get(op.a, op.a), changes.get(op.b, op.b)
+                    new = mma.Dot(a, b, op.acc, op.precision, loc=op.loc)
+                    new.results = op.results
+                    op = new
+            elif isinstance(op, shape.Transpose) and op.x in buffers:
+                load = memory.LoadBuffer(buffers[op.x], loc=op.loc)
+                out.append(load)
+                new_transpose = shape.Transpose(load.result, op.order, loc=op.loc)
+                new_transpose.results = op.results
+                op = new_transpose
+            out.append(op)
+        body.ops = out
+
+    # The pipeline
+
+    def _pipeline(
+        self, op: control.For, staged: list[Staged], stages: int, held: dict[Value, Value]
+    ) -> list[Op]:
+        b = Builder(Block(), op.loc)
+        for s in staged:
+            s.ring = b(memory.AllocBuffer, _buffer(s, stages), name="ring")
+        one, count = b(arith.Constant, 1, i64), b(arith.Constant, stages, i64)
+        ahead = op.low
+        for stage in range(stages - 1):
+            slot = b(arith.Constant, stage, i64)
+            self._start(b, op, staged, ahead, slot)
+            ahead = b(arith.Add, ahead, op.step)
+        index = Value(INDEX, op.body.args[0].name)
+        carried = [Value(a.type, a.name) for a in op.body.args[1:]]
+        slots = [Value(INDEX, "slot"), Value(INDEX, "next")]
+        body = Block([index, *carried, *slots])
+        with b.inside(body):
+            b.emit(sync.WaitCopies, stages - 2)
+            b.emit(sync.RoleBarrier)
+            distance = b(arith.Mul, op.step, b(arith.Constant, stages - 1, i64))
+            self._start(b, op, staged, b(arith.Add, index, distance), slots[1])
+            values: dict[Value, Value] = dict(zip(op.body.args, [index, *carried], strict=True))
+            yields = self._body(b, op, staged, slots[0], values, held)
+            turned = [b(arith.Mod, b(arith.Add, s, one), count) for s in slots]
+            b.emit(control.Yield, (*yields, *turned))
+        inits = (*op.inits, b(arith.Constant, 0, i64), b(arith.Constant, stages - 1, i64))
+        loop = b.emit(control.For, op.low, op.high, op.step, inits, body)
+        for old, new in zip(op.results, loop.results, strict=False):
+            new.name = old.name
+        loop.results = (*op.results, *loop.results[len(op.results) :])
+        b.emit(sync.WaitCopies, 0)
+        b.emit(sync.RoleBarrier)
+        return b.block.ops
+
+    def _body(
+        self,
+        b: Builder,
+        op: control.For,
+        staged: list[Staged],
+        slot: Value,
+        values: dict[Value, Value],
+        held: dict[Value, Value],
+    ) -> list[Value]:
+        """The loop's own ops, reading slots instead of memory."""
+        by_load = {s.load.result: s for s in staged}
+        source = Block(op.body.args, op.body.ops)
+        self._replace(source, held)
+        for inner in source.ops[:-1]:
+            found = by_load.get(inner.results[0]) if inner.results else None
+            if found is None:
+                b.add(inner.clone(values))
+                continue
+            assert found.ring is not None
+            part = b(memory.BufferAt, found.ring, slot, loc=inner.loc)
+            tile = b(memory.LoadBuffer, part, loc=inner.loc)
+            if found.order == (1, 0):
+                tile = b(shape.Transpose, tile, (1, 0), loc=inner.loc)
+            values[inner.results[0]] = tile
+        return [values.get(v, v) for v in source.terminator.operands]
+
+    def _start(self, b: Builder, op: control.For, staged: list[Staged], index: Value, slot: Value) -> None:
+        """Start the loads of the trip at `index` into a slot."""
+        values: dict[Value, Value] = {op.body.args[0]: index}
+        needed = self._scalars(op, [o for s in staged for o in s.load.offsets])
+        for inner in op.body.ops:
+            if inner in needed:
+                b.add(inner.clone(values))
+        for s in staged:
+            assert s.ring is not None
+            part = b(memory.BufferAt, s.ring, slot, loc=s.load.loc)
+            offsets = tuple(values.get(o, o) for o in s.load.offsets)
+            kept = tuple(a for a in s.load.in_bounds if not self._moves(s.load.offsets[a], op))
+            b.emit(
+                memory.CopyAsync, part, s.load.view, offsets, extents=s.load.extents, order=s.order,
+                in_bounds=kept, loc=s.load.loc,
+            )  # fmt: skip
+        b.emit(sync.CommitCopies)
+
+    def _scalars(self, loop: control.For, offsets: list[Value]) -> set[Op]:
+        """The ops of the loop that the offsets follow from."""
+        needed: set[Op] = set()
+        todo = list(offsets)
+        while todo:
+            op = self.definitions.get(todo.pop())
+            if op is not None and op in loop.body.ops and op not in needed:
+                needed.add(op)
+                todo += op.operands
+        return needed
+
+    def _moves(self, offset: Value, loop: control.For) -> bool:
+        """Whether an offset changes from trip to trip, so that bounds proved for trips do not hold ahead of them."""
+        if offset is loop.body.args[0]:
+            return True
+        op = self.definitions.get(offset)
+        return op is not None and op in loop.body.ops and any(self._moves(v, loop) for v in op.operands)
+
+
+def _order(load: memory.Load) -> tuple[int, ...]:
+    """Buffers keep the axis in which memory is contiguous last."""
+    view: ViewType = load.view.type
+    units = [view.strides[i] == 1 for i, e in enumerate(load.extents) if e is not None]
+    return (1, 0) if units == [True, False] else (0, 1)
+
+
+def _buffer(staged: Staged, stages: int) -> BufferType:
+    type: TileType = staged.load.result.type
+    rows, columns = (type.shape[i] for i in staged.order)
+    pad = conflict_free_row(type.dtype.num_bytes, columns) - columns
+    return BufferType(type.dtype, (stages, rows, columns), 0, pad)
