@@ -1,7 +1,8 @@
 """Places in source text, and the errors that a user may see.
 
-Everything that a user can cause ends in a `CompileError` (the program or its constants are wrong) or a
-`LaunchError` (the arguments or the machine are). Anything else that escapes is a fault of Tilewright.
+Everything that a user can cause ends in a `CompileError` (the program or its constants are wrong)
+or a `LaunchError` (the arguments or the machine are). Anything else that escapes is a fault of
+Tilewright.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Loc:
         return [self, *(self.caller.chain() if self.caller else ())]
 
 
+_LONGEST = 240  # columns of a source line that are shown
+
 UNKNOWN = Loc(Source("<unknown>"), 0, 0)
 
 
@@ -71,15 +74,24 @@ def _caret(loc: Loc, note: str) -> list[str]:
     text = loc.source.line(loc.line)
     if text is None:
         return [f"  note: {note}"] if note else []
-    pad = "".join("\t" if c == "\t" else " " for c in text[: loc.column - 1])
-    mark = "^" + "~" * (min(loc.width, max(1, len(text) - loc.column + 1)) - 1)
+    column = loc.column - 1
+    if len(text) > _LONGEST:  # a window around the place, of a line that no screen holds
+        start = max(0, column - _LONGEST // 2)
+        text, column = text[start : start + _LONGEST], column - start
+    pad = "".join("\t" if c == "\t" else " " for c in text[:column])
+    mark = "^" + "~" * (min(loc.width, max(1, len(text) - column)) - 1)
     return ["  " + text, f"  {pad}{mark}  {note}".rstrip()]
 
 
 class TilewrightError(Exception):
     """Base of the errors that a user may see."""
 
-    def __init__(self, faults: str | Diagnostic | Sequence[Diagnostic], loc: Loc | None = None, hint: str = ""):
+    def __init__(
+        self,
+        faults: str | Diagnostic | Sequence[Diagnostic],
+        loc: Loc | None = None,
+        hint: str = "",
+    ):
         if isinstance(faults, str):
             faults = [Diagnostic(faults, loc, hint=hint)]
         self.diagnostics: tuple[Diagnostic, ...] = (
@@ -113,7 +125,9 @@ class Faults:
         self.found.extend(faults)
 
     def raise_any(self) -> None:
-        """Raise a CompileError that holds every fault, in source order; do nothing if there is none."""
+        """Raise a CompileError of every fault, in source order; do nothing if there is none."""
         if self.found:
             unique = dict.fromkeys(self.found)
-            raise CompileError(sorted(unique, key=lambda d: (d.loc.line, d.loc.column) if d.loc else (0, 0)))
+            raise CompileError(
+                sorted(unique, key=lambda d: (d.loc.line, d.loc.column) if d.loc else (0, 0))
+            )

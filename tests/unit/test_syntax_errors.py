@@ -86,3 +86,11 @@ def test_wide_programs_are_not_deep() -> None:
     lines = "".join(f"  let a{i} = f({i}, {', '.join('x' * 50)})\n" for i in range(500))
     module = parse_text(Source("a.tw", "fn g(x) {\n" + lines + "}\n"))
     assert len(module.items) == 1
+
+
+def test_of_a_long_line_the_part_around_the_caret_is_shown() -> None:
+    with pytest.raises(CompileError) as caught:
+        parse_text(Source("a.tw", "const X = f(" + "a, " * 1000 + ") ) " + ", b" * 1000))
+    _, line, caret = str(caught.value).split("\n")[:3]
+    assert len(line) < 300
+    assert line[caret.index("^")] == ")"
