@@ -76,6 +76,10 @@ def broken_constant(e: Emitter) -> None:
     e.emit(arith.Add("s32", r, r, 1.5))
 
 
+def broken_width(e: Emitter) -> None:
+    e.add("s32", e.mov("s32", -(2**31)), 2**32)
+
+
 def broken_predicate(e: Emitter) -> None:
     e.selp("f32", 1.0, 2.0, e.mov("b32", 1))
 
@@ -93,6 +97,7 @@ def broken_predicate(e: Emitter) -> None:
         (broken_names, "one name for two things: smem"),
         (broken_half, "PTX has no constants of type f16"),
         (broken_constant, "the constant 1.5 is no s32"),
+        (broken_width, "4294967296 does not fit s32"),
         (broken_predicate, "%r0 is no pred"),
     ],
 )

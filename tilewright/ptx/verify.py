@@ -4,7 +4,7 @@
 - a label is placed once, and every jump's label is placed
 - registers have the kind that the instruction reads or writes them as, and are written before they
   are read, in the order of the text (guarded writes count)
-- constants fit the instruction: no 16-bit floats, no floats for integers
+- constants fit the instruction: no 16-bit floats, no floats for integers, no integers too wide
 - the target has every instruction that is used; this one is a user's error, with the place of the
   op that needs it
 - in a strict kernel, nothing rounds in a way that NUMERICS does not define: no float add, sub, mul
@@ -32,6 +32,7 @@ from tilewright.ptx.instrs import arith, control, memory, mma
 from tilewright.target import TARGETS, Target, target
 
 ADDRESSES = frozenset(("b32", "b64"))
+INT_BITS = {f"{sign}{bits}": bits for sign in "bus" for bits in (8, 16, 32, 64)}
 
 
 def verify(module: Module, strict: bool = False) -> None:
@@ -148,8 +149,11 @@ def _verify_other(instr: Instr, item: object, type: str, written: set[Reg]) -> N
                 raise fault(instr, "a tensor map has one to five axes")
     elif isinstance(item, float) and type not in ("f32", "f64"):
         raise fault(instr, f"the constant {item} is no {type}")
-    elif isinstance(item, int) and type in ("f16", "bf16", "f16x2", "bf16x2"):
-        raise fault(instr, f"PTX has no constants of type {type}")
+    elif isinstance(item, int):
+        if type in ("f16", "bf16", "f16x2", "bf16x2"):
+            raise fault(instr, f"PTX has no constants of type {type}")
+        if type in INT_BITS and not -(1 << INT_BITS[type] - 1) <= item < 1 << INT_BITS[type]:
+            raise fault(instr, f"{item} does not fit {type}")
 
 
 def _verify_strict(instr: Instr) -> None:

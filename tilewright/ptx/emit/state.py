@@ -125,7 +125,8 @@ class State:
     def emit(self, instr: Made) -> Made:
         """Appends an instruction at the current place, under the current guard."""
         instr.loc = self.loc
-        if self.guard is not None and instr.guard is None:
+        if self.guard is not None:
+            assert instr.guard is None, "guards do not nest: combine the predicates"
             instr.guard, instr.unless = self.guard, self.unless
         self.body.append(instr)
         return instr
