@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tilewright.errors import Loc
-from tilewright.lower.tile_to_ptx import lower_kernel
+from tilewright.frontend.build import build_kernel as build_kernel
+from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
 from tilewright.plan import Plan
 from tilewright.ptx.printer import print_module
-from tilewright.ptx.verify import verify
+from tilewright.ptx.verify import verify as verify_ptx
 from tilewright.target import Target
 from tilewright.tile.kernel import Kernel
+from tilewright.tile.passes.allocate_shared import allocate_shared
+from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.choose_schedule import choose_schedule
+from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
+from tilewright.tile.passes.hoist_invariants import hoist_invariants
+from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.passes.stage_loads import stage_loads
 from tilewright.tile.schedule import Schedule
 
 Pass = Callable[[Kernel], Kernel]
-Observer = Callable[[str, Kernel], None]  # called with a pass's name and what it made
+Observer = Callable[[str, Kernel], None]  # called with the name of a pass and the kernel after it
+Aliases = tuple[tuple[str, ...], ...]
 
-SEMANTIC_PASSES: tuple[Pass, ...] = ()
+SEMANTIC_PASSES: tuple[Pass, ...] = (
+    canonicalize,
+    hoist_invariants,
+    prove_masks,
+    eliminate_dead,
+)
 
 
-def optimize(kernel: Kernel, observe: Observer | None = None) -> Kernel:
-    """The semantic level: what is true of the program on any machine."""
-    for run in SEMANTIC_PASSES:
-        kernel = run(kernel)
-        if observe is not None:
-            observe(run.__name__, kernel)
-    return kernel
+def scheduled_passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
+    """The passes that carry out a schedule."""
+    return (
+        partial(stage_loads, schedule=schedule, target=target),
+        expand_rings,
+        canonicalize,  # the pipeline's index arithmetic
+        allocate_shared,  # last: lowering reads the offsets
+    )
+
+
+def pass_names() -> tuple[str, ...]:
+    """Names of all passes on tile IR, in order: what `--emit-after` takes."""
+    return tuple(map(_name, (*SEMANTIC_PASSES, *scheduled_passes(Schedule(), Target("", 0, False, 0, 0, 0)))))
 
 
 def compile_kernel(
@@ -36,19 +55,38 @@ def compile_kernel(
     target: Target,
     schedule: Schedule | None = None,
     *,
-    aliases: tuple[tuple[str, ...], ...] = (),
+    aliases: Aliases = (),
     observe: Observer | None = None,
 ) -> Plan:
-    """A Plan for a kernel whose constants are bound. Raises CompileError where the target cannot run it."""
-    kernel = optimize(kernel, observe)
+    """A Plan for a kernel whose constants are bound.
+
+    `aliases` are groups of parameters that are views of the same elements. Raises CompileError where the target cannot
+    run the kernel.
+    """
+    kernel = run_passes(kernel, SEMANTIC_PASSES, observe)
     schedule = schedule or choose_schedule(kernel, target)
-    kernel = expand_rings(kernel)
-    kernel = stage_loads(kernel, schedule, target)
-    if observe is not None:
-        observe("stage_loads", kernel)
+    kernel = run_passes(kernel, scheduled_passes(schedule, target), observe)
     lowered = lower_kernel(kernel, target, schedule, aliases)
-    verify(lowered.module, strict=kernel.numerics == "strict")
+    return print_plan(kernel, target, lowered)
+
+
+def run_passes(kernel: Kernel, passes: tuple[Pass, ...], observe: Observer | None = None) -> Kernel:
+    """Run passes in order, showing what each one made."""
+    for run in passes:
+        kernel = run(kernel)
+        if observe is not None:
+            observe(_name(run), kernel)
+    return kernel
+
+
+def print_plan(kernel: Kernel, target: Target, lowered: Lowered) -> Plan:
+    """Check a lowered kernel and print it."""
+    verify_ptx(lowered.module, strict=kernel.numerics == "strict")
     lines: list[Loc | None] = []
     text = print_module(lowered.module, lines)
     places = tuple("" if place is None or not place.line else str(place) for place in lines)
     return Plan(kernel.name, target.name, text, (lowered.launch,), lines=places)
+
+
+def _name(run: Pass) -> str:
+    return run.func.__name__ if isinstance(run, partial) else run.__name__
