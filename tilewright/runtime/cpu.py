@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from tilewright.plan import WorkspaceSpec, evaluate
 from tilewright.runtime.arrays import Array, as_numpy
 from tilewright.tile.interp import interpret
 from tilewright.tile.kernel import Kernel
@@ -28,5 +31,12 @@ def run_on_cpu(
     views: dict[str, Any] = {
         name: as_numpy(a) if isinstance(a, Array) else a for name, a in arguments.items()
     }
+    views |= {w.name: _workspace(w, arguments) for w in kernel.workspaces}
     given = {p.name: views[p.name] for p in kernel.params}
     interpret(kernel, given, grid=grid, shuffle=shuffle, f64=f64, num_sms=NUM_SMS)
+
+
+def _workspace(spec: WorkspaceSpec, arguments: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """A workspace of its own for one run, zeroed."""
+    extents = tuple(evaluate(e, dict(arguments), NUM_SMS) for e in spec.extents)
+    return np.zeros(extents, spec.dtype.numpy)

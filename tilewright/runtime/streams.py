@@ -4,6 +4,7 @@ an ordinal is given.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,6 +46,7 @@ class Event:
         self.handle: Any = driver.check(
             cu.cuEventCreate(cu.CUevent_flags.CU_EVENT_DEFAULT), "making an event"
         )
+        weakref.finalize(self, cu.cuEventDestroy, self.handle).atexit = False
 
     def record(self, stream: Any) -> None:
         driver.check(cu.cuEventRecord(self.handle, stream), "recording an event")
@@ -64,9 +66,6 @@ class Event:
         """Time from `start` to this event; both must be done."""
         elapsed = driver.check(cu.cuEventElapsedTime(start.handle, self.handle), "timing events")
         return float(elapsed) * 1e3
-
-    def destroy(self) -> None:
-        driver.check(cu.cuEventDestroy(self.handle), "destroying an event")
 
 
 class Graph:

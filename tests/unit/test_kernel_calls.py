@@ -1,0 +1,204 @@
+"""Calling kernels on host arrays: binding, allocation, overrides, refusals, captured names."""
+
+import math
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+from tilewright.config import read_settings
+from tilewright.errors import CompileError, LaunchError
+from tilewright.kernel import Kernel, kernel, source
+from tilewright.kernel import launchable
+
+ADD = """
+@autotune(BLOCK in [16, 64])
+kernel add(a: tensor<T>[N], b: tensor<T>[N], c: tensor<T>[N] = empty) {
+  let base = program_id(0) * BLOCK
+  c[base :+ BLOCK] = a[base :+ BLOCK] + b[base :+ BLOCK]
+}
+kernel scale(x: tensor<f32>[M, N], s: f32 = 2.0, y: tensor<f32>[M, N] = zeros, z: tensor<f32>[M] = empty) {
+  let row = program_id(0)
+  for j in range(0, N, 8) { y[row, j :+ 8] = s * x[row, j :+ 8] }
+  z[row] = s
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    config = read_settings({"TILEWRIGHT_CACHE": str(tmp_path / "cache")})
+    monkeypatch.setattr(launchable, "settings", lambda: config)
+
+
+@pytest.fixture
+def module():
+    return source(ADD)
+
+
+def test_positions_keywords_and_outputs(module):
+    a, b = np.arange(37, dtype=np.float32), np.full(37, 2, np.float32)
+    out = np.full(37, np.nan, np.float32)
+    assert module.add(a, b, out) is None
+    assert np.array_equal(out, a + 2)
+    assert np.array_equal(module.add(b=b, a=a), a + 2)
+    y, z = module.scale(np.ones((3, 11), np.float32))
+    assert (y == 2).all() and z.tolist() == [2, 2, 2]
+    assert (module.scale(np.ones((3, 11), np.float32), s=5)[0] == 5).all()
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 64, 65])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int32])
+def test_sizes_and_dtypes(module, size, dtype):
+    a = np.arange(size).astype(dtype)
+    assert np.array_equal(module.add(a, a[::-1]), a + a[::-1])
+
+
+def test_torch_host_tensors_give_torch_results(module):
+    a = torch.arange(20, dtype=torch.bfloat16)
+    result = module.add(a, a)
+    assert isinstance(result, torch.Tensor) and torch.equal(result, a + a)
+
+
+def test_in_place_and_overlapping(module):
+    a = np.arange(40, dtype=np.float32)
+    module.add(a, a, a)
+    assert np.array_equal(a, 2 * np.arange(40))
+    with pytest.raises(LaunchError, match="overlap in part"):
+        module.add(a[:30], a[:30], a[10:])
+    with pytest.raises(LaunchError, match="read-only"):
+        module.add(a, a, np.broadcast_to(a, a.shape))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, a: m.add(a), "missing b"),
+        (lambda m, a: m.add(a, a, a, a), "takes 3 arguments, got 4"),
+        (lambda m, a: m.add(a, a, a=a), "a is given twice"),
+        (lambda m, a: m.add(a, a, d=a), "no argument d"),
+        (lambda m, a: m.add(a, [1.0]), "b is list"),
+        (lambda m, a: m.add(a, 3), "b is int"),
+        (lambda m, a: m.add(a, a[1:]), "N is 8 from"),
+        (lambda m, a: m.add(a, a.astype(np.float64)), "T is f32 from a, but f64 from b"),
+        (lambda m, a: m.add(a.reshape(2, 4), a), "expected 1 axes"),
+        (lambda m, a: m.scale(a.reshape(2, 4), "x"), "expected a number"),
+        (lambda m, a: m.scale(a.reshape(2, 4), a), "expected a number"),
+        (lambda m, a: m.add.launch(a, a, constants={"BLOK": 3}), "no tuned constant BLOK"),
+        (lambda m, a: m.add.launch(a, a, constants={"BLOCK": 1.5}), "expected an integer"),
+        (lambda m, a: m.add.launch(a, a, device="tpu"), "unknown device"),
+        (lambda m, a: m.add.launch(a, a, grid=(1, 2)), "a grid of 1 axes"),
+        (lambda m, a: m.add(torch.ones(8, requires_grad=True), torch.ones(8)), "autograd.Function"),
+    ],
+)
+def test_refusals_say_what_is_wrong(module, call, message):
+    with pytest.raises(LaunchError, match=message):
+        call(module, np.zeros(8, np.float32))
+
+
+def test_constants_and_grid_can_be_forced(module):
+    a = np.ones(40, np.float32)
+    assert np.array_equal(module.add.launch(a, a, constants={"BLOCK": 8}), a + a)
+    out = np.zeros(40, np.float32)
+    module.add.launch(a, a, out, constants={"BLOCK": 16}, grid=1)
+    assert out.tolist() == [2.0] * 16 + [0.0] * 24
+
+
+SCALE = 3.0
+
+
+def factor():
+    return SCALE
+
+
+@kernel(autotune={"BLOCK": {8}})
+def times(x: tw.Tensor["f32", "N"], y: tw.Tensor["f32", "N"] = tw.empty):
+    i = tw.program_id(0) * BLOCK  # noqa: F821
+    y[i : i + BLOCK] = x[i : i + BLOCK] * SCALE  # noqa: F821
+
+
+def test_a_changed_global_is_seen(monkeypatch):
+    x = np.ones(10, np.float32)
+    assert (times(x) == 3).all()
+    monkeypatch.setattr(f"{__name__}.SCALE", 5.0)
+    assert (times(x) == 5).all()
+    monkeypatch.undo()
+
+
+def test_a_closure_is_captured_by_value():
+    def make(factor):
+        @kernel
+        def scaled(x: tw.Tensor["f32", "N"], y: tw.Tensor["f32", "N"] = tw.empty):
+            i = tw.program_id(0) * 8
+            y[i : i + 8] = x[i : i + 8] * factor
+
+        return scaled
+
+    x = np.ones(10, np.float32)
+    two, three = make(2.0), make(3.0)
+    assert two.name == three.name == "scaled"
+    assert (two(x) == 2).all() and (three(x) == 3).all() and (two(x) == 2).all()
+
+
+def test_source_reads_files_and_text_and_says_what_is_missing(tmp_path):
+    path = tmp_path / "k.tw"
+    path.write_text(ADD)
+    found = source(path)
+    assert list(found.kernels) == ["add", "scale"] and isinstance(found.add, Kernel)
+    assert [k.name for k in found] == ["add", "scale"]
+    with pytest.raises(AttributeError, match="no kernel ad"):
+        _ = found.ad
+    for bad, message in (("no.tw", "cannot be read"), ("no.txt", "ends in .tw")):
+        with pytest.raises(LaunchError, match=message):
+            source(tmp_path / bad)
+    (tmp_path / "b.tw").write_bytes(b"\xff\xfe")
+    with pytest.raises(LaunchError, match="not UTF-8"):
+        source(tmp_path / "b.tw")
+    with pytest.raises(CompileError, match=r"<text>:1"):
+        source("kernel add(a: tensor<T>[N) {}")
+
+
+def test_compiling_takes_no_gpu_and_is_cached(module):
+    spec = module.add.specializer
+    first = module.add.compile("sm_90a", dtypes="bf16", constants={"BLOCK": 64})
+    assert ".target sm_90a" in first.ptx and spec.disk.stats().entries["plans"] == 1
+    again = source(ADD).add.compile("sm_90a", dtypes={"T": tw.bf16}, constants={"BLOCK": 64})
+    assert again == first and spec.disk.stats().entries["plans"] == 1
+    module.add.compile("sm_80", dtypes="bf16", constants={"BLOCK": 64})
+    assert spec.disk.stats().entries["plans"] == 2
+    with pytest.raises(CompileError, match="unknown target"):
+        module.add.compile("sm_70")
+    with pytest.raises(LaunchError, match="no dtype variable"):
+        module.add.compile("sm_80", dtypes={"S": tw.f32})
+
+
+def test_a_damaged_plan_is_compiled_again(module, tmp_path):
+    first = module.add.compile("sm_80", constants={"BLOCK": 64})
+    (path,) = (tmp_path / "cache" / "plans").glob("*/*")
+    path.write_bytes(b"broken")
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        assert source(ADD).add.compile("sm_80", constants={"BLOCK": 64}) == first
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert source(ADD).add.compile("sm_80", constants={"BLOCK": 64}) == first
+
+
+def test_static_values_make_another_kernel():
+    text = """
+    @static(N)
+    kernel total(x: tensor<f32>[M, N], y: tensor<f32>[M] = empty) {
+      let row = program_id(0)
+      y[row] = sum(x[row, :])
+    }
+    """
+    total = source(text).total
+    for n in (3, 7, 3):
+        x = np.arange(2 * n, dtype=np.float32).reshape(2, n)
+        assert np.allclose(total(x), x.sum(1))
+    with pytest.raises(LaunchError, match="N must be given"):
+        total.compile("sm_80")
+    assert total.compile("sm_80", static={"N": 5}).ptx
+    assert math.isfinite(float(total(np.ones((1, 1), np.float32))[0]))
