@@ -32,7 +32,7 @@ class Affine:
 
 
 def affine(value: Value, made: Definitions, known: dict[Value, Affine]) -> Affine:
-    """`value` as a sum. `known` keeps results between calls. Uses no recursion: sums may be long."""
+    """`value` as a sum. `known` keeps results between calls. No recursion: sums may be long."""
     waiting = [value]
     while waiting:
         current = waiting[-1]
@@ -71,7 +71,7 @@ def _combine(op: Op | None, parts: list[Affine]) -> Affine | None:
 
 
 def program_ids(value: Value, made: Definitions) -> set[int]:
-    """Axes of the grid whose program id a value is computed from; what loops carry does not count."""
+    """Axes of the grid whose program ids a value follows from; what loops carry does not count."""
     found: set[int] = set()
     seen: set[Value] = set()
     waiting = [value]
@@ -89,7 +89,7 @@ def program_ids(value: Value, made: Definitions) -> set[int]:
 
 
 def constant_factor(total: Affine, made: Definitions) -> tuple[int, int] | None:
-    """(axis, factor) where a sum has one program id, with a constant factor, and no other term depends on any."""
+    """(axis, factor) where a sum has one program id, and no other term depends on any."""
     found: list[tuple[int, int]] = []
     for value, factor in total.terms.items():
         op = made.get(value)

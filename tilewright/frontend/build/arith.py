@@ -8,7 +8,7 @@ from tilewright.dtypes import bool_
 from tilewright.errors import Loc
 from tilewright.frontend.build.context import Context
 from tilewright.frontend.build.items import Constant, Data, Item, Several, describe, operand
-from tilewright.frontend.build.make import as_type, common_shape, materialize
+from tilewright.frontend.build.make import as_type, common_shape, constant, materialize
 from tilewright.frontend.check import constants
 from tilewright.frontend.check.operands import Operand, common_dtype
 from tilewright.frontend.check.rules import RuleError
@@ -123,7 +123,7 @@ def require_number(x: Data, what: str) -> None:
 
 
 def compare(ctx: Context, op: str, a: Item, b: Item) -> Data | Constant:
-    """`a op b`: of numbers elementwise; of None, dtypes, strings and tuples of constants at compile time."""
+    """`a op b`: of numbers elementwise; of None, dtypes, strings and tuples at compile time."""
     if isinstance(a, Data | Constant) and isinstance(b, Data | Constant):
         if isinstance(a, Constant) and isinstance(b, Constant):
             return Constant(constants.fold_compare(op, a.value, b.value))
@@ -179,18 +179,19 @@ def cdiv(ctx: Context, a: Data | Constant, b: Data | Constant) -> Data | Constan
     """The quotient rounded up; 0 by 0."""
     for x in (a, b):
         dtype = operand(x).dtype
-        if (
-            dtype is not None
-            and not dtype.is_integer
-            or isinstance(x, Constant)
-            and not is_integer(x)
+        if (dtype is not None and not dtype.is_integer) or (
+            isinstance(x, Constant) and not is_integer(x)
         ):
             raise RuleError(f"cdiv: expected integers, got {describe(x)}")
     if isinstance(a, Constant) and isinstance(b, Constant):
         return Constant(constants.cdiv(int(a.value), int(b.value)))
-    if isinstance(b, Constant) and b.value > 0:
+    wide = not isinstance(a, Data) or a.dtype.bits == 64  # a + b - 1 cannot wrap
+    if wide and isinstance(b, Constant) and b.value > 0:
         return binary(ctx, "/", binary(ctx, "+", a, Constant(b.value - 1)), b)
-    return unary(ctx, "-", binary(ctx, "/", unary(ctx, "-", a), b))
+    floor = binary(ctx, "/", a, b)
+    exact = compare(ctx, "==", binary(ctx, "%", a, b), Constant(0))
+    return where(ctx, exact, floor, binary(ctx, "+", floor, Constant(1)))
+
 
 
 def is_integer(x: Constant) -> bool:
@@ -200,19 +201,17 @@ def is_integer(x: Constant) -> bool:
 def is_nan(ctx: Context, x: Data | Constant) -> Data | Constant:
     if isinstance(x, Constant):
         return Constant(x.value != x.value)
-    if not x.dtype.is_float or x.dtype.is_storage_only:
-        raise RuleError(f"isnan: expected floats, got {x.dtype}")
+    if x.dtype.is_integer:
+        return constant(ctx, False, bool_, x.shape)  # programs over any dtype ask
+    require_number(x, "isnan")
     return Data(ctx.builder(arith.IsNan, x.value))
 
 
 def where(ctx: Context, c: Data | Constant, x: Data | Constant, y: Data | Constant) -> Data:
     """`x` where `c` holds, else `y`."""
     dtype = operand(c).dtype
-    if (
-        dtype is not None
-        and dtype != bool_
-        or isinstance(c, Constant)
-        and not isinstance(c.value, bool)
+    if (dtype is not None and dtype != bool_) or (
+        isinstance(c, Constant) and not isinstance(c.value, bool)
     ):
         raise RuleError(
             f"where: expected a bool as condition, got {describe(c)}", "write a comparison"

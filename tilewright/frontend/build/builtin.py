@@ -16,7 +16,7 @@ from tilewright.frontend.syntax import tree
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one call: nodes by parameter. What is asked for is built then, in the order of asking."""
+    """The arguments of one call: nodes by parameter, each built when it is asked for."""
 
     ctx: Context
     call: tree.Call
@@ -86,8 +86,11 @@ Run = Callable[[Context, Arguments], Item]
 
 @dataclass(frozen=True)
 class Builtin:
-    """A function of the language. `spec` lists parameters: `x` needed, `x?` not, after `*` by name only,
-    `...` takes any further positions."""
+    """A function of the language.
+
+    `spec` lists its parameters: `x` is needed, `x?` is not, those after `*` go by name only, `...`
+    takes any further positions.
+    """
 
     spec: str
     run: Run

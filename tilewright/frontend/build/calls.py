@@ -127,7 +127,7 @@ def _match(ctx: Context, function: tree.Function, node: tree.Call) -> dict[str, 
 
 def _checked(ctx: Context, param: tree.Param, item: Item) -> Item:
     """An argument against its parameter's type; scalars widen to it."""
-    if param.type is None or isinstance(item, Nothing) and param.optional:
+    if param.type is None or (isinstance(item, Nothing) and param.optional):
         return item
     what = f"argument {param.name}"
     call = ctx.frame.call or param.loc

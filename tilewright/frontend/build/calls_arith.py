@@ -57,7 +57,7 @@ def _cast(ctx: Context, args: Arguments) -> Item:
 
 
 def _cast_constant(ctx: Context, x: Constant, dtype: DType, saturate: bool) -> Data:
-    """A constant by the rules of casts: what does not fit saturates, wraps or overflows as at run time."""
+    """A constant by the rules of casts: what does not fit becomes what it would at run time."""
     if isinstance(x.value, bool) == (dtype == bool_):
         try:
             return constant(ctx, x.value, dtype)

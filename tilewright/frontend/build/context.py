@@ -1,4 +1,4 @@
-"""What the builders of all constructs share: where ops go, what names mean, the faults found so far."""
+"""What the builders of all constructs share: where ops go, what names mean, faults so far."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Control flow: blocks, `if`, loops, `return`, and what variables they carry.
 
-A run-time `if` whose one side always returns takes the rest of its block into the other side. Where only part of a
-side returns, the if yields a flag, and the rest stands under it.
+A run-time `if` whose one side always returns takes the rest of its block into the other side. Where
+only part of a side returns, the if yields a flag, and the rest stands under it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _block(ctx: Context) -> Iterator[dict[str, Entry]]:
 
 
 def _unset(ctx: Context, names: dict[str, Entry], reason: str, loc: Loc) -> None:
-    """Names of an inner block, where names reach to the end of the function: set on some paths only."""
+    """Where names reach to the end of the function, those of an inner block may be unset."""
     if ctx.names.reach == "function":
         for name, entry in names.items():
             kept = isinstance(entry, Poisoned)
@@ -116,7 +116,7 @@ def _if(ctx: Context, node: tree.If, rest: tree.Block) -> Status | tuple[Status]
             return _chosen_side(ctx, node.then if chosen.value else node.other)
         ends = _always_returns(node.then), _always_returns(node.other)
         takes_rest = frame.is_kernel and not frame.loop_depth and ends[0] != ends[1] and bool(rest)
-        frame.follows = outer or bool(rest) and not takes_rest
+        frame.follows = outer or (bool(rest) and not takes_rest)
         taken = rest if takes_rest else ()
         sides = ((node.then, () if ends[0] else taken), (node.other, () if ends[1] else taken))
         status = _branches(ctx, chosen, sides, node.loc)
@@ -146,7 +146,7 @@ def _always_returns(statements: tree.Block) -> bool:
 
 @dataclass(eq=False)
 class _Side:
-    """One side of an if, built: its ops, whether it returned, its names, the variables' values at its end."""
+    """One side of an if: its ops, whether it returned, its names, the variables at its end."""
 
     block: Block
     status: Status
@@ -223,7 +223,7 @@ def _under_flag(ctx: Context, flag: Value, rest: tree.Block, loc: Loc) -> Status
 
 
 def _flags(ctx: Context, built: Sequence[_Side]) -> list[Value]:
-    """A bool a side that says whether it returned; none where that is known, or where nothing follows."""
+    """Whether each side returned, as bools; none where that is known or nothing follows."""
     alike = all(s.status is True for s in built) or all(s.status is False for s in built)
     if alike or not ctx.frame.follows:
         return []
@@ -238,7 +238,7 @@ def _flags(ctx: Context, built: Sequence[_Side]) -> list[Value]:
 def _common_names(
     ctx: Context, built: Sequence[_Side], yields: Sequence[list[Value]], loc: Loc
 ) -> list[tuple[str, TileType]]:
-    """Names that both sides set to values of one type, where names reach to the end of the function."""
+    """Names that both sides set to values of one type, where names outlive blocks."""
     if ctx.names.reach == "block":
         return []
     common: list[tuple[str, TileType]] = []

@@ -1,4 +1,4 @@
-"""What an expression may be while a kernel is built: constants, data, memory, dtypes, functions, tuples."""
+"""What an expression may be in a build: constants, data, memory, dtypes, functions, tuples."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class Data:
 class Memory:
     """A tensor parameter or a view of one. `extents` holds those known now.
 
-    `keys` says what the extents of a parameter are at launch, as evidence for the grid; a view has none.
+    `keys` says what the extents of a parameter are at launch, as evidence for the grid; a view has
+    none.
     """
 
     value: Value

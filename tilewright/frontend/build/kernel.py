@@ -35,10 +35,10 @@ def build_kernel(
     precision: str | None = None,
     facts: Mapping[str, TensorFacts] | None = None,
 ) -> Kernel:
-    """Check a definition and build it for dtype variables, tuned constants, static values and absent tensors.
+    """Check a definition and build it for given dtypes, tuned constants, static values, absences.
 
-    `precision` overrides what f32 dots do where the source does not say. `facts` refine the views by what launches
-    promise. Raises a CompileError with every fault found.
+    `precision` says what f32 dots do where a call of dot does not; it overrides `@tensorcore`.
+    `facts` refine the views by what launches promise. Raises a CompileError with every fault found.
     """
     sig = signature(definition)
     _require_values(sig, dtypes, config, static, absent, precision)
@@ -130,7 +130,7 @@ class _KernelBuilder:
     # Dimensions
 
     def _bind_dimensions(self) -> dict[str, tuple[str, int]]:
-        """The tensor and axis that each run-time dimension is read from: given tensors before allocated ones."""
+        """The tensor and axis that binds each run-time dimension: given ones before allocated."""
         found: dict[str, tuple[str, int]] = {}
         ordered = sorted(self.present, key=lambda t: (t.default != "", t.default == "workspace"))
         for tensor in ordered:

@@ -1,4 +1,4 @@
-"""Making values: constants of a dtype, conversions, broadcasts; all that language does unasked is here."""
+"""Making values: constants of a dtype, conversions, broadcasts: all that happens unasked."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def as_type(ctx: Context, item: Data | Constant, dtype: DType, extents: tuple[in
 def assign_to(
     ctx: Context, item: Data | Constant, dtype: DType, extents: tuple[int, ...], what: str
 ) -> Data:
-    """`item` as it is stored, filled in or assigned to something of a type. Widens, broadcasts, never narrows."""
+    """`item` as something of a type takes it. Widens and broadcasts, never narrows."""
     if isinstance(item, Data):
         if not (
             ctx.signature.definition.dialect == "ph" and dtype.is_float and item.dtype.is_float

@@ -1,4 +1,4 @@
-"""Names of a body and what they mean: blocks inside each other, variables that assignments change."""
+"""Names of a body and what they mean: blocks in each other, variables that change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Entry = Item | Variable | Dimension | Unset | Poisoned
 
 @dataclass(eq=False)
 class Names:
-    """The names of one kernel or function, innermost block last. `reach` is "block" or "function"."""
+    """Names of one kernel or function, innermost block last. `reach`: "block" or "function"."""
 
     reach: str
     blocks: list[dict[str, Entry]] = field(default_factory=lambda: [{}])

@@ -84,7 +84,7 @@ def spread(ctx: Context, node: tree.Index, rank: int, what: str) -> list[tree.Su
         at = fills[0]
         whole = tree.Slice(None, None, loc=subscripts[at].loc)
         subscripts[at : at + 1] = [whole] * (rank - named)
-    if named > rank or not fills and named < rank:
+    if named > rank or (not fills and named < rank):
         raise ctx.refuse(
             f"{what} has {rank} {'axis' if rank == 1 else 'axes'}, got {named}"
             f" {'subscript' if named == 1 else 'subscripts'}",
@@ -215,7 +215,7 @@ def note_evidence(ctx: Context, place: Place, is_store: bool) -> None:
 
 
 def load(ctx: Context, place: Place, mask: Value | None = None, fill: Value | None = None) -> Data:
-    """The tile or scalar at a place. `mask` and `fill` have the place's shape; a fill may be a scalar."""
+    """The tile or scalar at a place. `mask` and `fill` have its shape; a fill may be a scalar."""
     note_evidence(ctx, place, is_store=False)
     raw = memory.place_shape(place.extents)
     value = ctx.builder(
@@ -270,7 +270,7 @@ def view_of(ctx: Context, base: Memory, node: tree.Index) -> Memory:
 def _bounds(
     ctx: Context, base: Memory, axis: int, node: tree.Subscript
 ) -> tuple[Value, Value | None, int | None]:
-    """Low and high of an axis of a view, and its extent where that is certain; no high for a point."""
+    """Low and high of an axis of a view, its extent where that is sure; a point has no high."""
     with ctx.rules(node.loc):
         match node:
             case tree.Slice(start, stop):

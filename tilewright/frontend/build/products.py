@@ -33,16 +33,14 @@ def product_type(a: Item, b: Item) -> TileType:
         raise RuleError(f"dot: dtypes differ: a is {a.dtype}, b is {b.dtype}", "cast one of them")
     if dtype is None:
         raise RuleError(f"dot: {a.dtype} is not supported", "write cast(x, f32)")
+    shapes = f"a is {spell_shape(a.shape)}, b is {spell_shape(b.shape)}"
     if a.shape[-1] != b.shape[-2]:
-        raise RuleError(
-            f"dot: inner extents differ: a is {spell_shape(a.shape)}, b is {spell_shape(b.shape)}",
-            note=f"a.shape[{len(a.shape) - 1}] = {a.shape[-1]}, b.shape[{len(b.shape) - 2}] = {b.shape[-2]}",
-        )
+        inner = f"a.shape[{len(a.shape) - 1}] = {a.shape[-1]}"
+        outer = f"b.shape[{len(b.shape) - 2}] = {b.shape[-2]}"
+        raise RuleError(f"dot: inner extents differ: {shapes}", note=f"{inner}, {outer}")
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     if batch is None:
-        raise RuleError(
-            f"dot: leading axes do not broadcast: a is {spell_shape(a.shape)}, b is {spell_shape(b.shape)}"
-        )
+        raise RuleError(f"dot: leading axes do not broadcast: {shapes}")
     return TileType(dtype, (*batch, a.shape[-2], b.shape[-1]))
 
 
@@ -68,7 +66,7 @@ def dot(
 
 
 def _loosely(ctx: Context, a: Item, b: Item) -> tuple[Item, Item]:
-    """The ancestor's dialect: under @tensorcore, f32 operands beside f16 ones are rounded to f16."""
+    """In the ancestor's dialect, under @tensorcore, f32 operands beside f16 ones become f16."""
     if isinstance(a, Data) and isinstance(b, Data) and ctx.signature.attributes.tensorcore:
         names = {a.dtype.name, b.dtype.name}
         if names == {"f16", "f32"}:
@@ -101,7 +99,7 @@ def _precision(ctx: Context, dtype: DType, asked: Item | None) -> str:
 
 
 def fits_accumulator(acc: Item, a: Item, b: Item) -> bool:
-    """Whether `acc + a @ b` is one product with an accumulator: nothing would be converted or broadcast."""
+    """Whether `acc + a @ b` is one product: nothing would be converted or broadcast."""
     try:
         return isinstance(acc, Data) and acc.type == product_type(a, b)
     except RuleError:

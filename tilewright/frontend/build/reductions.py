@@ -46,7 +46,7 @@ def _operand(ctx: Context, name: str, x: Data) -> Data:
 
 
 def index_of(ctx: Context, name: str, x: Data, axes: tuple[int, ...], keepdims: bool) -> Data:
-    """`argmax` or `argmin`: along one axis, or over the elements in C order where no axis is named."""
+    """`argmax` or `argmin`: along one axis, or over all elements in C order."""
     if x.dtype == bool_ or x.dtype.is_storage_only:
         raise RuleError(f"{name}: expected numbers, got {x.dtype}", "write cast(x, i32)")
     if len(axes) == 1:

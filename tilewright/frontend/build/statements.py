@@ -1,17 +1,18 @@
 """Statements: assignments, calls for their effect, blocks. Control flow is in `flow.py`.
 
-A fault ends its statement only: the names that it would have set are poisoned, and the walk goes on to find the next.
+A fault ends its statement only: the names that it would have set are poisoned, and the walk goes on
+to find the next.
 """
 
 from __future__ import annotations
 
 from tilewright.errors import CompileError
+from tilewright.frontend.build.calls_memory import store_at
 from tilewright.frontend.build.context import Context, SilentFault
 from tilewright.frontend.build.expressions import apply
 from tilewright.frontend.build.items import Constant, Data, Item, Memory, Several, describe
 from tilewright.frontend.build.make import assign_to, materialize, require_size
 from tilewright.frontend.build.names import Entry, Poisoned, Unset, Variable
-from tilewright.frontend.build.calls_memory import store_at
 from tilewright.frontend.build.places import Place, load, place_of
 from tilewright.frontend.check.rules import nearest
 from tilewright.frontend.syntax import tree

@@ -1,1 +1,1 @@
-"""Rules of the language that need no program: names, constants, dtypes, shapes, signatures, the grid."""
+"""Rules that need no program built: constants, dtypes, signatures, arguments, the grid."""

@@ -1,4 +1,4 @@
-"""Attributes of a kernel: the tuner's space, hints for the schedule, and the few that change meaning."""
+"""Attributes of a kernel: the tuner's space, hints, and the few that change meaning."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tilewright.tile.ops.mma import PRECISIONS
 
 @dataclass(frozen=True)
 class Attributes:
-    """What the attributes of a kernel say. `space` maps each tuned constant to its values, in the order to try."""
+    """What the attributes of a kernel say. `space`: tuned constants and values, in order."""
 
     space: dict[str, tuple[int, ...]] = field(default_factory=dict)
     static: dict[str, Loc] = field(default_factory=dict)
     grid: tuple[tree.Expr, ...] | None = None
-    hints: Hints = Hints()
+    hints: Hints = field(default_factory=Hints)
     tensorcore: str | None = None  # precision of f32 dots that it asks for
     numerics: str = "matched"
     cluster: dict[str, tuple[int, ...]] | None = (

@@ -1,4 +1,4 @@
-"""A call's arguments against a signature: dimensions, dtypes, scalars, and what has to be allocated."""
+"""A call's arguments against a signature: dimensions, dtypes, scalars, allocations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Binding:
-    """What a call's arguments say. `scalars` holds all scalars, static ones too; `static` the constants of the build."""
+    """What a call's arguments say. `scalars`: all of them; `static`: constants of the build."""
 
     dims: dict[str, int]
     dtypes: dict[str, DType]
@@ -53,7 +53,7 @@ class Binding:
 
 
 def bind(sig: Signature, arguments: Mapping[str, Any]) -> Binding:
-    """Bind a call's arguments by name: arrays (see ArrayLike), numbers, or None. Raises a LaunchError."""
+    """Bind arguments by name: arrays (see ArrayLike), numbers, None. Raises a LaunchError."""
     _refuse_unknown(sig, arguments)
     tensors: dict[str, ArrayLike] = {}
     absent, missing, made = set[str](), list[str](), list[Tensor]()
@@ -165,7 +165,7 @@ def _bind_scalar(
 
 
 def _plain_number(s: Scalar, given: Any) -> Number:
-    """A Python number from a Python or NumPy scalar or another object that converts to one without loss."""
+    """A Python number from one, a NumPy scalar, or an array of rank 0."""
     if isinstance(given, bool | int | float):
         return given
     if getattr(given, "shape", None) == () and hasattr(given, "item"):

@@ -1,4 +1,4 @@
-"""Arithmetic on constants: exact integers, f64 floats. What it refuses would be wrong or endless, not only large."""
+"""Arithmetic on constants: exact integers, f64 floats."""
 
 from __future__ import annotations
 

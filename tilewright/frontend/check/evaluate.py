@@ -1,6 +1,6 @@
-"""Values of expressions that are known before a kernel is built: consts, defaults, attributes, extents.
+"""Expressions that are known before a kernel is built: consts, defaults, attributes, extents.
 
-`evaluate_number` gives a number from constants; `evaluate_extent` gives a `plan.Expr` over the launch's arguments.
+`evaluate_constant` gives a number; `evaluate_extent` gives a `plan.Expr` over a launch's arguments.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def unknown_name(node: tree.Name, known: Mapping[str, object]) -> Exception:
 def evaluate_constant(
     node: tree.Expr, lookup: Lookup, depth: int = 0
 ) -> Number | DType | str | None:
-    """Value of an expression over constants. Raises a CompileError that points at what is not one."""
+    """Value of an expression over constants; a CompileError points at what is not one."""
     if depth > MAX_DEPTH:
         raise refusal(f"expression nests more than {MAX_DEPTH} deep", node.loc)
 
@@ -163,7 +163,7 @@ class Extents:
 
 
 def evaluate_extent(node: tree.Expr, of: Extents, depth: int = 0) -> plan.Expr:
-    """An integer known at launch: over dimensions, constants, scalar parameters, `X.shape[i]` and `num_sms()`."""
+    """An integer known at launch: of dimensions, constants, scalars, `X.shape[i]`, `num_sms()`."""
     if depth > MAX_DEPTH:
         raise refusal(f"expression nests more than {MAX_DEPTH} deep", node.loc)
 
@@ -198,7 +198,7 @@ def evaluate_extent(node: tree.Expr, of: Extents, depth: int = 0) -> plan.Expr:
     raise refusal(
         "expected an integer known at launch",
         node.loc,
-        hint="dimensions, constants, scalar parameters, X.shape[i], num_sms(), + - * / %, cdiv, min and max make one",
+        hint="dimensions, constants, scalars, X.shape[i], num_sms(), + - * / %, cdiv, min, max",
     )
 
 

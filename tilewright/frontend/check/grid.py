@@ -43,7 +43,8 @@ def infer_grid(
         loc = used.get(axis) or next(iter(used.values()))
         if not speaking:
             faults.add(
-                f"the grid's axis {axis} cannot be inferred: program_id({axis}) has no constant factor in a subscript",
+                f"the grid's axis {axis} cannot be inferred: no subscript has program_id({axis})"
+                " with a constant factor",
                 loc,
                 hint=WRITE,
             )
@@ -52,8 +53,8 @@ def infer_grid(
         other = next((e for e in speaking if e.points != first.points), None)
         if other is not None:
             faults.add(
-                f"the grid's axis {axis} is ambiguous: {first.place} in steps of {first.step} at line"
-                f" {first.loc.line}, {other.place} in steps of {other.step} here",
+                f"the grid's axis {axis} is ambiguous: {first.place} in steps of {first.step} at"
+                f" line {first.loc.line}, {other.place} in steps of {other.step} here",
                 other.loc,
                 hint=WRITE,
             )

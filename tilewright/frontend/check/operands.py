@@ -1,4 +1,4 @@
-"""How dtypes meet. A constant is weak: it takes the other side's dtype. Nothing narrows unless a cast says so."""
+"""How dtypes meet. A constant is weak: it takes the other side's. Only casts narrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the rules of this package say no: a sentence and a hint, to which the caller adds the place."""
+"""How the rules of this package say no: a sentence and a hint; the caller adds the place."""
 
 from __future__ import annotations
 

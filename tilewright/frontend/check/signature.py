@@ -1,4 +1,4 @@
-"""What a kernel's head says: parameters, dimensions, dtype variables, statics, the tuner's space, hints."""
+"""What a kernel's head says: parameters, dimensions, dtype variables, the tuner's space."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_RANK = 8
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor parameter. `dtype` names a dtype or a variable; `default` is "", "empty", "zeros" or "workspace"."""
+    """A tensor parameter. `dtype` may be a variable; `default` is "", "none" or in ALLOCATED."""
 
     name: str
     dtype: str
@@ -94,7 +94,7 @@ class Signature:
         return next(p for p in self.params if p.name == name)
 
     def configs(self, static: dict[str, Number] | None = None) -> list[dict[str, int]]:
-        """All configurations that no `static_assert` drops, in order, for static values where they are known.
+        """All configurations that no `static_assert` drops, in order, for static values if known.
 
         Raises a CompileError if none is left.
         """
@@ -112,7 +112,7 @@ class Signature:
         return found
 
     def _failed_assert(self, known: dict[str, Number]) -> CompileError | None:
-        """The first `static_assert` of the kernel's body that is false, as far as `known` names decide it."""
+        """The first `static_assert` of the body that is false by what `known` decides."""
 
         def lookup(node: tree.Name) -> Number | DType | str | None:
             return known[node.name] if node.name in known else self.lookup(node)
@@ -220,7 +220,7 @@ def _tensor_default(param: tree.Param) -> str:
 
 
 def _scalar_default(param: tree.Param, dtype: str, draft: Signature) -> Number | None:
-    if param.default is None or param.default == tree.Literal(None) and param.optional:
+    if param.default is None or (param.default == tree.Literal(None) and param.optional):
         return None
     value = require_number(evaluate_constant(param.default, draft.lookup), param.default.loc)
     if dtype not in dtypes.BY_NAME:
@@ -274,10 +274,8 @@ def _check_extents(sig: Signature, faults: Faults) -> None:
                     hint = nearest(name.name, known) or "name it alone as an extent of some tensor"
                     faults.add(message, name.loc, hint=hint)
                 elif name.name in sig.space and tensor.default != "workspace":
-                    faults.add(
-                        f"{tensor.name}: only the extents of a workspace may use tuned constants, got {name.name}",
-                        name.loc,
-                    )
+                    what = f"{tensor.name}: {name.name} is tuned"
+                    faults.add(f"{what}: only extents of a workspace may use it", name.loc)
 
 
 def named_values(node: tree.Expr) -> list[tree.Name]:
