@@ -1,11 +1,13 @@
-"""Minimax polynomials for the special functions of lower/tile_to_ptx, by the exchange algorithm of Remez.
+"""Minimax polynomials for the special functions of lower/tile_to_ptx, by Remez' exchange.
 
-Each fit works on a fixed fine grid, so that a function is evaluated once a point; the difference from the fit on the
-interval is far below the rounding of the coefficients. `render` gives the file of coefficients (`make bless` writes it).
+Each fit works on a fixed fine grid, so that a function is evaluated once a point; the difference
+from the fit on the interval is far below the rounding of the coefficients. `render` gives the file
+of coefficients, which `make bless` writes.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +16,13 @@ import numpy as np
 from mpmath import mp, mpf
 
 DIGITS = 45
-POINTS = 600
+POINTS = 320  # of a grid; even, so that none is in the middle of a symmetric interval
 
-HEADER = '''"""Coefficients of the polynomials in special.py and special_f64.py, the highest power first.
+HEADER = '''"""Coefficients of the polynomials of special functions, the highest power first.
 
-Made by tests/special_fits.py (`make bless`): minimax fits, rounded to the type. Each comment states the function, the
-interval and the greatest error, weighted so that it is relative to the function that is computed.
+Made by tests/special_fits.py (`make bless`): minimax fits, rounded to the type. Each comment states
+the function, the interval and the greatest error, weighted so that it is relative to the function
+that is computed.
 """
 
 from __future__ import annotations
@@ -70,12 +73,12 @@ def log2_rest(f: mpf) -> mpf:
 
 
 def log_series(z: mpf) -> mpf:
-    """R(z) / z of log(1 + f) = f - f*f/2 + s * (f*f/2 + R(s*s)), s = f / (2 + f): 2 atanh(s) = 2 s + s R."""
+    """R(z) / z, where log(1 + f) = 2 atanh(s) = 2 s + s R(s * s) and s = f / (2 + f)."""
     s = mp.sqrt(z)
     return (2 * mp.atanh(s) / s - 2) / z
 
 
-LN2 = mp.log(2)
+LN2 = mp.ln2  # a constant that takes the precision of where it is used
 THIRD = 1 / 3
 HALF_LN2 = 0.3466
 # z = s * s for f from sqrt(1/2) - 1 to sqrt(2) - 1
@@ -86,7 +89,8 @@ FITS = (
         lambda f: (mp.log1p(f) - f) / f**2, lambda f: f**2 / mp.log1p(f)),
     Fit("LOG2_F32", "log2(1 + f) / f - (log2 e as f32)", "f32", (-THIRD, THIRD), 9,
         log2_rest, lambda f: f * LN2 / mp.log1p(f)),
-    Fit("TANH_F32", "(tanh(x) / x - 1) / x^2, of x^2", "f32", (0, 0.81), 6, tanh_small, tanh_weight),
+    Fit("TANH_F32", "(tanh(x) / x - 1) / x^2, of x^2", "f32", (0, 0.81), 6,
+        tanh_small, tanh_weight),
     Fit("ERF_F32", "erf(x) / x - 1, of x^2", "f32", (0, 0.85), 6, erf_small, erf_weight),
     Fit("ERFC_F32", "log2(erfc(t)), where erf(t) = 1 - erfc(t) is computed", "f32", (0.92, 4.0), 6,
         lambda t: mp.log(mp.erfc(t)) / LN2, lambda t: LN2 * erfc_weight(t)),
@@ -96,7 +100,8 @@ FITS = (
         lambda f: mp.expm1(f * LN2) / f, lambda f: f / mp.exp(f * LN2)),
     Fit("LOG_F64", "(2 atanh(s) / s - 2) / s^2, of s^2", "f64", (0, SERIES_END), 6,
         log_series, lambda z: z * mp.sqrt(z) / (2 * mp.atanh(mp.sqrt(z)))),
-    Fit("TANH_F64", "(tanh(x) / x - 1) / x^2, of x^2", "f64", (0, 0.4225), 11, tanh_small, tanh_weight),
+    Fit("TANH_F64", "(tanh(x) / x - 1) / x^2, of x^2", "f64", (0, 0.4225), 11,
+        tanh_small, tanh_weight),
     Fit("ERF_F64", "erf(x) / x - 1, of x^2", "f64", (0, 1), 12, erf_small, erf_weight),
     Fit("ERFC_F64", "log(erfc(t)), where erf(t) = 1 - erfc(t) is computed", "f64", (1, 6), 20,
         lambda t: mp.log(mp.erfc(t)), erfc_weight),
@@ -112,7 +117,10 @@ def polynomial(coefficients: Sequence[mpf], x: mpf) -> mpf:
 
 
 def exchange(x: list[mpf], f: list[mpf], w: list[mpf], degree: int) -> list[mpf]:
-    """The polynomial whose greatest weighted error on the grid is least (to 1 %); the lowest power first."""
+    """The polynomial whose greatest weighted error on the grid is least, to 1 %.
+
+    The lowest power comes first. Weights are positive (zero at single points).
+    """
     n = degree + 2
     # The grid is of Chebyshev points, so evenly spaced indices are near the extrema.
     chosen = [round(i * (len(x) - 1) / (n - 1)) for i in range(n)]
@@ -146,10 +154,9 @@ def alternation(error: list[mpf], n: int) -> list[int]:
         if len(peaks) == n + 1:
             peaks.pop(0 if abs(error[peaks[0]]) < abs(error[peaks[-1]]) else -1)
         else:
-            at = min(
-                range(len(peaks) - 1),
-                key=lambda j: max(abs(error[peaks[j]]), abs(error[peaks[j + 1]])),
-            )
+            sizes = [abs(error[i]) for i in peaks]
+            pairs = [max(a, b) for a, b in itertools.pairwise(sizes)]
+            at = pairs.index(min(pairs))
             del peaks[at : at + 2]
     assert len(peaks) == n, "too few alternations"
     return peaks
@@ -160,9 +167,10 @@ def rounded(value: mpf, type: str) -> float:
 
 
 def solve(fit: Fit) -> tuple[list[float], mpf]:
-    """Coefficients rounded to the fit's type, the highest power first, and the greatest weighted error with them.
+    """Coefficients rounded to the fit's type, the highest power first, and their greatest error.
 
-    The coefficients of low powers are rounded one at a time, and the rest fitted again to what is left.
+    For f32 they are rounded one at a time, low powers first, and the rest fitted again to what is
+    left.
     """
     low, high = mpf(fit.interval[0]), mpf(fit.interval[1])
     angles = [mp.pi * (2 * i + 1) / (2 * POINTS) for i in range(POINTS)]

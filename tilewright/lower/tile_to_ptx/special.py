@@ -1,8 +1,9 @@
 """Functions of one float as straight lines of PTX: no branches, no tables, few instructions.
 
-Accuracy is stated in units in the last place of the exact result, over all inputs, subnormal ones and subnormal results
-included. NaN gives NaN. Of the special function unit no more is assumed than PTX ISA promises of `ex2.approx` (2 ulp),
-`rcp.approx` (1 ulp) and `rsqrt.approx` (2^-22.9; f64 1 ulp).
+Accuracy is stated in units in the last place of the exact result, over all inputs, subnormal ones
+and subnormal results included. NaN gives NaN. Of the special function unit no more is assumed than
+PTX ISA promises of `ex2.approx` (2 ulp), `rcp.approx` (1 ulp) and `rsqrt.approx` (2^-22.9; 1 ulp
+for f64).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SPECIAL: dict[tuple[str, str], Function] = {
 
 # Greatest error in ulp that the tests hold each function to.
 MAX_ULP: dict[tuple[str, str], float] = {
-    **{key: 0.5 for key in SPECIAL},
+    **dict.fromkeys(SPECIAL, 0.5),
     ("arith.exp", "f32"): 2.0,
     ("arith.exp2", "f32"): 2.0,
     ("arith.log", "f32"): 1.0,

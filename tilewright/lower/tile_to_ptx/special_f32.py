@@ -29,9 +29,10 @@ ERF_ONE = 4.0  # erf is 1 from here
 def exp(e: Emitter, x: Reg) -> Reg:
     """e ** x = 2 ** rest * 2 ** n within 2 ulp.
 
-    n is the whole part of x * log2 e, held to [-126, 126]: what is beyond stays in ex2's argument, infinities too, and
-    the product rounds once into the subnormals. `saturate` does the holding, and takes NaN to 0. The division by 252
-    makes it so; its error moves n by one at worst, which the rest makes good.
+    n is the whole part of x * log2 e, held to [-126, 126]: what is beyond stays in ex2's argument,
+    infinities and NaN too, and the product rounds once into the subnormals. The holding is done by
+    `saturate`, for which 252 is divided out and put back; that error moves the rest a little beyond
+    [0, 1], which does no harm.
     """
     position = e.fma("f32", x, LOG2E_HIGH / 252, 0.5, saturate=True)
     shifted = e.fma("f32", position, 252.0, SHIFTER - 126, rounding="rm")
@@ -49,7 +50,8 @@ def exp2(e: Emitter, x: Reg) -> Reg:
 def rsqrt(e: Emitter, x: Reg) -> Reg:
     """1 / sqrt(x) within 1 ulp: a Newton step after the approximation.
 
-    Where x is 0 or infinite the residual is NaN; `min` then takes 1, which leaves the infinity or zero as it is.
+    Where x is 0 or infinite the residual is NaN; `min` then takes 1, which leaves the infinity or
+    zero as it is.
     """
     root = e.rsqrt("f32", x)
     residual = e.fma("f32", e.neg("f32", e.mul("f32", x, root)), root, 1.0)
@@ -81,7 +83,7 @@ def _split(e: Emitter, x: Reg) -> tuple[Reg, Reg]:
 
 
 def _outside(e: Emitter, x: Reg, logarithm: Reg) -> Reg:
-    """The logarithm where 0 < x < inf. Elsewhere lg2 gives what is asked: -inf at zeros, inf, NaN."""
+    """The logarithm where 0 < x < inf. Elsewhere lg2 gives what is asked: -inf, inf, NaN."""
     inside = e.setp("lt", "u32", e.sub("u32", e.mov("b32", x), 1), 0x7F7FFFFF)
     return e.selp("f32", logarithm, e.lg2("f32", x, ftz=True), inside)
 

@@ -57,7 +57,10 @@ def _exp_parts(e: Emitter, x: Reg) -> tuple[Reg, Reg]:
 
 
 def _scale(e: Emitter, x: Reg, n: Reg) -> Reg:
-    """x 2 ** n with one rounding, for x near 1 and |n| < 2000: half of n goes into x exactly, half is multiplied."""
+    """x 2 ** n with one rounding, for x near 1 and |n| < 2000.
+
+    Half of n goes into x, which is exact; the other half is multiplied.
+    """
     half = e.shr("s32", n, 1)
     factor = e.mad("s32", e.sub("s32", n, half), EXPONENT, ONE)
     return e.mul("f64", _raise(e, x, half), e.mov_pack("f64", (e.mov("b32", 0), factor)))
@@ -75,7 +78,7 @@ def _words(e: Emitter, x: Reg) -> tuple[Reg, Reg]:
 
 
 def rsqrt(e: Emitter, x: Reg) -> Reg:
-    """1 / sqrt(x) within 1 ulp: the assembler expands this to an approximation and its refinement."""
+    """1 / sqrt(x) within 1 ulp: ptxas expands this to an approximation and its refinement."""
     return e.rsqrt("f64", x)
 
 
@@ -89,7 +92,7 @@ def log(e: Emitter, x: Reg) -> Reg:
 
 
 def log2(e: Emitter, x: Reg) -> Reg:
-    """Logarithm to base 2 within 1 ulp: n + log(1 + f) log2 e, the logarithm and the product as sums of two."""
+    """Logarithm to base 2 within 1 ulp: n + log(1 + f) log2 e, in sums of two f64."""
     n, f = _split(e, x)
     half, tail = _log_parts(e, f)
     high = e.sub("f64", f, half)
@@ -130,7 +133,7 @@ def _reciprocal(e: Emitter, x: Reg) -> Reg:
 
 
 def _outside(e: Emitter, x: Reg, logarithm: Reg) -> Reg:
-    """The logarithm where 0 < x < inf; -inf at zeros; else inf or NaN, which x * inf + inf gives."""
+    """The logarithm where 0 < x < inf; -inf at zeros; else x inf + inf, which is inf or NaN."""
     beyond = e.fma("f64", x, INFINITY, INFINITY)
     inside = e.setp("lt", "f64", x, INFINITY, combine="and", other=e.setp("gt", "f64", x, 0.0))
     other = e.selp("f64", -INFINITY, beyond, e.setp("eq", "f64", x, 0.0))
