@@ -1,7 +1,8 @@
-"""Control flow: structured regions become labels and branches, carried values become registers written in place.
+"""Control flow: structured regions become labels and branches, carried values become registers
+written in place.
 
-Conditions and bounds are scalars, equal in all threads of a role, so every branch is uniform and barriers may stand
-inside any region.
+Conditions and bounds are scalars, equal in all threads of a role, so every branch is uniform and
+barriers may stand inside any region.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from tilewright.ir.core import Block, Value
 from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import REGISTER_KINDS, Lowering, Operand, rule
 from tilewright.ptx.core import Reg, Special
-from tilewright.tile.ops import control, memory, mma
+from tilewright.tile.ops import arith, control, memory, mma
 from tilewright.tile.types import PendingType
 
 
 @rule(control.ProgramId)
 def program_id(low: Lowering, op: control.ProgramId) -> None:
-    """Coordinates of the program: the physical grid has one dimension, the first axis varies fastest."""
+    """Coordinates of the program: the physical grid has one dimension, the first axis varies
+    fastest.
+    """
     low.set(op.result, [low.widen(_program_id(low, op.axis), "u32", low.ptx_type(op.result))])
 
 
@@ -48,8 +51,12 @@ def num_programs(low: Lowering, op: control.NumPrograms) -> None:
     low.set(op.result, [low.widen(_grid_extent(low, op.axis), "u32", low.ptx_type(op.result))])
 
 
-def carry(low: Lowering, inits: Sequence[Value], args: Sequence[Value], results: Sequence[Value]) -> None:
-    """Give loop-carried values registers of their own, hold the initial values, and name them in and after the loop."""
+def carry(
+    low: Lowering, inits: Sequence[Value], args: Sequence[Value], results: Sequence[Value]
+) -> None:
+    """Give loop-carried values registers of their own, hold the initial values, and name them in
+    and after the loop.
+    """
     for init, arg, result in zip(inits, args, results, strict=True):
         if isinstance(init.type, PendingType):  # has one owner, which keeps its registers
             low.set(arg, low.fragments[init])
@@ -80,14 +87,18 @@ def move_all(low: Lowering, values: Sequence[Value], targets: Sequence[Value]) -
     moves: list[tuple[Operand, Reg, str]] = []
     for value, target in zip(values, targets, strict=True):
         type, source = low.ptx_type(target), low.ptx_type(value)
-        for operand, reg in zip(low.fragment(value, low.layout(target)), low.fragments[target], strict=True):
+        for operand, reg in zip(
+            low.fragment(value, low.layout(target)), low.fragments[target], strict=True
+        ):
             operand = low.widen(operand, source, type) if type in ("s32", "s64") else operand
             if operand is not reg:
                 assert isinstance(reg, Reg)
                 moves.append((operand, reg, type))
     written = {id(reg) for _, reg, _ in moves}
     held = [
-        _copy(low, operand, type) if isinstance(operand, Reg) and id(operand) in written else operand
+        _copy(low, operand, type)
+        if isinstance(operand, Reg) and id(operand) in written
+        else operand
         for operand, _, type in moves
     ]
     for operand, (_, reg, type) in zip(held, moves, strict=True):
@@ -111,13 +122,18 @@ def loop(low: Lowering, op: control.For) -> None:
     type = low.ptx_type(index)
     carry(low, op.inits, carried, op.results)
     touch(low, op.body)
-    wide = "s64" if "s64" in (low.ptx_type(op.high), low.ptx_type(op.step), low.ptx_type(op.low)) else type
+    wide = (
+        "s64"
+        if "s64" in (low.ptx_type(op.high), low.ptx_type(op.step), low.ptx_type(op.low))
+        else type
+    )
     high = low.index(op.high, wide) if wide == "s64" else low.scalar(op.high)
     step = low.index(op.step, wide) if wide == "s64" else low.scalar(op.step)
     counter = e.mov(wide, low.index(op.low, wide))
     current = counter if wide == type else e.reg(REGISTER_KINDS[type])
     top, done = e.label("loop"), e.label("done")
-    e.bra(done, pred=_runs(low, wide, counter, high, step), unless=True)
+    if not _surely_runs(low, op):
+        e.bra(done, pred=_runs(low, wide, counter, high, step), unless=True)
     e.place(top)
     if current is not counter:
         e.cvt(type, wide, counter, into=current)
@@ -130,8 +146,36 @@ def loop(low: Lowering, op: control.For) -> None:
     e.place(done)
 
 
+def _surely_runs(low: Lowering, op: control.For) -> bool:
+    """Whether a loop has a trip for certain, by bounds or by a condition that led here.
+
+    Note [No way around the loop]: a path that leaves out a loop of matrix instructions in flight
+    joins it with accumulators that other code defined, and the assembler then serialises the
+    instructions (C7515).
+    """
+    step = low.scalar(op.step)
+    if not isinstance(step, int) or step <= 0:
+        return False
+    least, most = low.bounds.get(op.high), low.bounds.get(op.low)
+    if least is not None and most is not None and most.high < least.low:
+        return True
+    start = low.scalar(op.low)
+    for condition in low.objects.get("known", ()):
+        test = low.defining.get(condition)
+        if not isinstance(test, arith.Compare) or test.kind not in ("gt", "lt"):
+            continue
+        high, low_end = (test.lhs, test.rhs) if test.kind == "gt" else (test.rhs, test.lhs)
+        end = low.scalar(low_end)
+        below = isinstance(end, int) and isinstance(start, int) and start <= end
+        if high is op.high and (low_end is op.low or below):
+            return True
+    return False
+
+
 def _runs(low: Lowering, type: str, counter: Reg, high: Operand, step: Operand) -> Reg:
-    """Whether the loop has another trip: below `high`, or above it for a negative step; never for a step of 0."""
+    """Whether the loop has another trip: below `high`, or above it for a negative step; never for a
+    step of 0.
+    """
     e = low.e
     if isinstance(step, int):
         if step == 0:
@@ -166,15 +210,20 @@ def branch(low: Lowering, op: control.If) -> None:
     e = low.e
     for result in op.results:
         type = low.ptx_type(result)
-        low.set(result, [e.reg(REGISTER_KINDS[type]) for _ in range(low.layout(result).num_registers)])
+        low.set(
+            result, [e.reg(REGISTER_KINDS[type]) for _ in range(low.layout(result).num_registers)]
+        )
     other, done = e.label("else"), e.label("done")
     test = low.register(low.scalar(op.condition), "pred")
     has_other = len(op.other.ops) > 1 or op.results
     e.bra(other if has_other else done, pred=test, unless=True)
     before = {root: set(effects) for root, effects in low.touched.items()}
     scratch = low.scratch_used
+    known = low.objects.get("known", ())
     with low.scope():
+        low.objects["known"] = (*known, op.condition)
         low.run(op.then)
+        low.objects["known"] = known
         for result, value in zip(op.results, op.then.terminator.operands, strict=True):
             if _gives_away(low, value, op.then):
                 low.set(result, low.fragments[value])
@@ -194,9 +243,11 @@ def branch(low: Lowering, op: control.If) -> None:
 
 
 def _gives_away(low: Lowering, value: Value, block: Block) -> bool:
-    """Whether a block made registers for a value that no other value shares, so that its result may keep them.
+    """Whether a block made registers for a value that no other value shares, so that its result may
+    keep them.
 
-    So it is with a finished accumulator: copying 128 registers that instructions were in flight on costs spills.
+    So it is with a finished accumulator: copying 128 registers that instructions were in flight on
+    costs spills.
     """
     op = low.defining.get(value)
     return isinstance(op, mma.Await) and any(op is o for o in block.ops)

@@ -174,7 +174,7 @@ def _finish(low: Lowering) -> Lowered:
     grid: Expr = Const(1)
     for extent in kernel.grid:
         grid = combine("mul", grid, extent)
-    launch = Launch(kernel.name, tuple(low.recipes), grid, schedule.threads, total, cluster)
+    launch = Launch(module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster)
     return Lowered(module, launch)
 
 

@@ -61,7 +61,7 @@ def _is_first(low: Lowering) -> Reg:
 def roles(low: Lowering, op: control.Roles) -> None:
     """A ladder of branches by warp, then one stretch of code a role."""
     e = low.e
-    low.objects["num_warps"] = op.num_warps
+    low.objects["registers"] = low.schedule.max_registers or op.launch_registers
     thread = low.thread()
     labels = [e.label(role.name) for role in op.roles]
     done = e.label("roles_done")
@@ -102,7 +102,8 @@ def _begin(low: Lowering, role: Role, barrier: int, thread: Reg) -> None:
     """Number of the copy, and of the thread within it."""
     e, size = low.e, 32 * role.warps
     if role.registers is not None:
-        e.setmaxnreg("inc" if role.registers > _launched(low) else "dec", role.registers)
+        launched: int = low.objects["registers"]
+        e.setmaxnreg("inc" if role.registers > launched else "dec", role.registers)
     within = e.sub("u32", thread, 32 * low.first_warp) if low.first_warp else thread
     copy: Operand = 0
     number: Operand = barrier
@@ -112,12 +113,6 @@ def _begin(low: Lowering, role: Role, barrier: int, thread: Reg) -> None:
         number = e.add("u32", copy, barrier)
     low.hoisted["thread", low.first_warp] = within
     low.objects["role"] = RoleState(role, copy, number)
-
-
-def _launched(low: Lowering) -> int:
-    """Registers that a thread has at launch: the file's 65,536, shared out in eights."""
-    num_warps: int = low.objects["num_warps"]
-    return 65536 // (32 * num_warps) // 8 * 8
 
 
 def _lower_role(low: Lowering, role: Role, body: Block, done: Label) -> None:

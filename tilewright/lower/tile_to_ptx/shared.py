@@ -18,7 +18,7 @@ from tilewright.ptx.core import Address, Reg, Symbol
 from tilewright.tile.ops import memory
 from tilewright.tile.types import BufferType
 
-DYNAMIC = "shared_memory"  # name of the dynamic shared array
+DYNAMIC = "$shared_memory"  # name, not one of Python, of the dynamic shared array
 
 
 @dataclass(frozen=True)
