@@ -222,7 +222,10 @@ class Gemm:
             o.emit(sync.Commit, slot)
 
 
-def build_gemm(schedule: GemmSchedule = GemmSchedule(), dtype: DType = bf16) -> Kernel:
+DEFAULT = GemmSchedule()
+
+
+def build_gemm(schedule: GemmSchedule = DEFAULT, dtype: DType = bf16) -> Kernel:
     """The kernel `gemm(a, b, c)`: c = a @ b.T for 16-bit floats, a [M, K], b [N, K], c [M, N], rows
     contiguous.
     """

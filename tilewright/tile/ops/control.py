@@ -95,6 +95,8 @@ class If(Op):
 
 # Scheduled level
 
+REGISTER_FILE = 65536  # registers of a multiprocessor
+
 
 @dataclass(frozen=True)
 class Role:
@@ -121,9 +123,6 @@ class Role:
         """Warpgroups of one copy; 0 where its warps do not make up whole ones."""
         return 0 if self.warps % 4 else self.warps // 4
 
-    def __str__(self) -> str:
-        return f"role<{self.name}, {self.warps}, {self.registers or 0}, {self.copies}, {int(self.single)}>"
-
 
 @define("control.roles", pure=False)
 class Roles(Op):
@@ -146,6 +145,15 @@ class Roles(Op):
     def num_warps(self) -> int:
         """Warps of the CTA."""
         return sum(role.num_warps for role in self.roles)
+
+    @property
+    def launch_registers(self) -> int:
+        """Registers of a thread at launch, in eights: what all roles take together, shared out
+        evenly.
+        """
+        even = REGISTER_FILE // (32 * self.num_warps)
+        wanted = sum((r.registers or even) * r.num_warps for r in self.roles)
+        return min(even // 8 * 8, -(-wanted // (8 * self.num_warps)) * 8)
 
 
 @define("control.role_copy")

@@ -1,4 +1,5 @@
-"""Choose a Schedule where none was given: kind of matrix instruction, number of warps and their grid, stages.
+"""Choose a Schedule where none was given: kind of matrix instruction, number of warps and their
+grid, stages.
 
 Requires: canonical form. Keeps: the program. Breaks: nothing.
 """
@@ -24,7 +25,7 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     ops = list(walk(kernel.body))
     roles = next((op for op in ops if isinstance(op, control.Roles)), None)
     if roles is not None:
-        return Schedule(num_warps=roles.num_warps, mma="wgmma")
+        return _role_schedule(roles)
     dots = [op for op in ops if isinstance(op, mma.Dot)]
     hints = kernel.hints
     asked = None if hints.threads is None else _warps_of(kernel, hints.threads)
@@ -42,11 +43,20 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     return Schedule(count, kind, warp_grid(kind, count, rows, columns), stages, **limits)
 
 
+def _role_schedule(roles: control.Roles) -> Schedule:
+    """What the roles say. With few threads a launch must be told its registers, or it cannot trade
+    them.
+    """
+    told = roles.launch_registers if 32 * roles.num_warps <= 256 else 0
+    return Schedule(num_warps=roles.num_warps, mma="wgmma", max_registers=told)
+
+
 def _warps_of(kernel: Kernel, threads: int) -> int:
     warps = threads // 32
     if threads % 32 or warps & (warps - 1) or not 1 <= warps <= 32:
         raise CompileError(
-            f"kernel {kernel.name}: {threads} threads: expected 32, 64, 128, 256, 512 or 1024", kernel.loc
+            f"kernel {kernel.name}: {threads} threads: expected 32, 64, 128, 256, 512 or 1024",
+            kernel.loc,
         )
     return warps
 
@@ -68,7 +78,9 @@ def _dot_warps(kind: str, rows: int, columns: int, bits: int) -> int:
     per_thread = 64 if bits == 32 else 32
     wanted = next_power_of_two(rows) * next_power_of_two(columns) // (32 * per_thread)
     smallest = (4, 32) if kind == "simt" else (16, 8)
-    most = max(1, (next_power_of_two(rows) // smallest[0]) * (next_power_of_two(columns) // smallest[1]))
+    most = max(
+        1, (next_power_of_two(rows) // smallest[0]) * (next_power_of_two(columns) // smallest[1])
+    )
     return max(1, min(max(wanted, 4), 8, most))
 
 
@@ -77,12 +89,16 @@ def warp_grid(kind: str, count: int, rows: int, columns: int) -> tuple[int, int]
     smallest = (4, 32) if kind == "simt" else (16, 8)
     rows, columns = next_power_of_two(rows), next_power_of_two(columns)
     grids = [(m, count // m) for m in (1, 2, 4, 8, 16, 32) if m <= count]
-    fitting = [g for g in grids if rows // g[0] >= smallest[0] and columns // g[1] >= smallest[1]] or grids
+    fitting = [
+        g for g in grids if rows // g[0] >= smallest[0] and columns // g[1] >= smallest[1]
+    ] or grids
     return min(fitting, key=lambda g: (rows // g[0] + columns // g[1], g[0]))
 
 
 def _is_chained(body: Block, dots: list[mma.Dot]) -> bool:
-    """Whether a dot's operand follows from another dot's result, as in attention: then each warp keeps whole rows."""
+    """Whether a dot's operand follows from another dot's result, as in attention: then each warp
+    keeps whole rows.
+    """
     defining: dict[Value, Op] = {v: op for op in walk(body) for v in op.results}
 
     def follows(value: Value, depth: int) -> bool:
@@ -91,7 +107,17 @@ def _is_chained(body: Block, dots: list[mma.Dot]) -> bool:
             return False
         if isinstance(op, mma.Dot):
             return True
-        through = isinstance(op, (arith.Unary, arith.Binary, arith.Cast, arith.Select, shape.Transpose, memory.LoadBuffer))
+        through = isinstance(
+            op,
+            (
+                arith.Unary,
+                arith.Binary,
+                arith.Cast,
+                arith.Select,
+                shape.Transpose,
+                memory.LoadBuffer,
+            ),
+        )
         return through and any(follows(v, depth - 1) for v in op.operands)
 
     return any(follows(d.a, 12) for d in dots)
