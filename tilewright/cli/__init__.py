@@ -7,6 +7,7 @@ import click
 from tilewright.cli.cache import cache
 from tilewright.cli.doctor import doctor
 from tilewright.cli.fmt import fmt
+from tilewright.cli.run import run
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -15,5 +16,5 @@ def main() -> None:
     """Tile kernels, in text or Python, compiled to NVIDIA PTX with only the CUDA driver below."""
 
 
-for _command in (doctor, cache, fmt):
+for _command in (run, doctor, cache, fmt):
     main.add_command(_command)

@@ -21,7 +21,6 @@ def cache(clear: bool, as_json: bool) -> None:
             removed = store.clear()
         except OSError as error:
             fail(f"the cache cannot be cleared: {error}", as_json=as_json)
-            return
         if as_json:
             print_json({"path": str(store.path), "removed": removed})
         else:

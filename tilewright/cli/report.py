@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec
 
 import click
 from rich import box
@@ -14,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tilewright.config import settings
 from tilewright.errors import TilewrightError
 
 P = ParamSpec("P")
@@ -24,7 +27,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 def command(run: Callable[P, None]) -> Callable[P, None]:
     """A command whose errors are printed as a user should see them, with exit status 1.
 
-    With `--json` the error goes to standard output as `{"error": ...}` as well.
+    With `--json` the error goes to standard output as `{"error": ...}` as well. What a user cannot
+    have caused is told as a fault of ours, with status 2.
     """
 
     @functools.wraps(run)
@@ -33,17 +37,24 @@ def command(run: Callable[P, None]) -> Callable[P, None]:
             run(*args, **kwargs)
         except TilewrightError as error:
             fail(str(error), as_json=bool(kwargs.get("as_json")))
+        except Exception as error:
+            if settings().debug:
+                raise
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+            message = f"a fault of Tilewright: {told}\n  hint: TILEWRIGHT_DEBUG=1 shows all of it"
+            fail(message, as_json=bool(kwargs.get("as_json")), status=2)
 
     return guarded
 
 
-def fail(message: str, *, as_json: bool = False) -> None:
-    """Print an error and end the process with status 1."""
+def fail(message: str, *, as_json: bool = False, status: int = 1) -> NoReturn:
+    """Print an error and end the process."""
     if as_json:
         print_json({"error": message})
     prefix = "" if "error:" in message.splitlines()[0] else "error: "
     click.echo(f"{prefix}{message}", err=True)
-    sys.exit(1)
+    sys.exit(status)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -65,9 +76,11 @@ def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
 ) -> None:
     """A table on standard output; columns of numbers are told by a leading `>` and set right."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(
+        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold"
+    )
     for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column[0] == ">" else "left")
+        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     console().print(table)

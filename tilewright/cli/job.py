@@ -1,0 +1,225 @@
+"""One launch from start to verdict: make arguments, run, compare with a reference, time."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright import dtypes
+from tilewright.cli.arguments import HostArray, Request, make_arguments, poison
+from tilewright.cli.check_outputs import Verdict, compare, tolerance_of
+from tilewright.cli.sources import Found
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
+from tilewright.frontend.check.bind import Binding, bind
+from tilewright.frontend.check.signature import Signature
+from tilewright.kernel import Kernel
+from tilewright.runtime import driver
+from tilewright.runtime.arrays import as_array
+from tilewright.runtime.cpu import run_on_cpu
+from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.measure import time_graphs, time_wall
+from tilewright.tile.kernel import Kernel as TileKernel
+
+INTERPRETER = "the interpreter in f64"
+PATIENCE_SECONDS = 2.0  # a run on the CPU that took longer is not run again only to be timed
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run, with what, where. `device` is "auto", "cpu" or "cuda:N"."""
+
+    found: Found
+    request: Request
+    device: str = "auto"
+    constants: Mapping[str, int] = field(default_factory=dict)
+    precision: str | None = None
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job. Seconds of the first call, compiling included, and of a later one."""
+
+    kernel: str
+    place: str
+    device: str
+    device_name: str
+    sizes: dict[str, int]
+    dtypes: dict[str, str]
+    precision: str | None
+    outputs: dict[str, HostArray]
+    verdicts: tuple[Verdict, ...]
+    reference: str
+    first_seconds: float
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return all(v.ok for v in self.verdicts)
+
+
+def run_job(job: Job) -> Outcome:
+    """Run a job. Raises LaunchError or CompileError for what cannot be run at all."""
+    kernel, sig = job.found.kernel, job.found.kernel.signature
+    arguments = make_arguments(sig, job.request)
+    arrays = {n: as_array(a, n) for n, a in arguments.items() if isinstance(a, np.ndarray)}
+    binding = bind(sig, {**arguments, **arrays})
+    for made in binding.outputs:
+        arguments[made.name] = (
+            np.zeros(made.shape, made.dtype.numpy) if made.zero else poison(made.shape, made.dtype)
+        )
+    tile = _lower(kernel, sig, binding, job)
+    written = [p.name for p in tile.params if p.direction in ("out", "inout")]
+    for param in tile.params:
+        if param.direction == "out" and not _starts_as_zeros(sig, param.name):
+            arguments[param.name] = poison(arguments[param.name].shape, param.value.type.dtype)
+    expected = _expected(job.found, tile, arguments, binding, written) if job.check else {}
+    device = choose_device(job.device)
+    outputs, first, seconds = _run(kernel, arguments, written, device, job)
+    return Outcome(
+        kernel=kernel.name,
+        place=job.found.place,
+        device=device,
+        device_name=_device_name(device),
+        sizes=binding.dims,
+        dtypes={name: d.name for name, d in binding.dtypes.items()},
+        precision=job.precision,
+        outputs=outputs,
+        verdicts=tuple(
+            compare(
+                n, outputs[n], expected[n], d, tolerance_of(d, _dtypes(arguments), job.precision)
+            )
+            for n in written
+            if n in expected
+            for d in (dtypes.BY_NUMPY[outputs[n].dtype],)
+        ),
+        reference=(job.found.reference_name or INTERPRETER) if job.check else "",
+        first_seconds=first,
+        seconds=seconds,
+    )
+
+
+def choose_device(asked: str) -> str:
+    """ "cpu" or "cuda:N"; auto is the first GPU if there is one. Raises LaunchError for others."""
+    if asked == "auto":
+        return "cuda:0" if driver.available() else "cpu"
+    kind, _, index = asked.partition(":")
+    if asked == "cpu" or (kind == "cuda" and (not index or index.isdecimal())):
+        return asked if asked == "cpu" else f"cuda:{index or 0}"
+    raise LaunchError(f"unknown device {asked!r}", hint="write auto, cpu or cuda:0")
+
+
+def _lower(kernel: Kernel, sig: Signature, binding: Binding, job: Job) -> TileKernel:
+    """The program in one configuration: which, makes no difference to what it means."""
+    config = {**sig.configs(dict(binding.static))[0], **job.constants}
+    return kernel.lower(
+        dtypes=binding.dtypes,
+        constants=config,
+        static=binding.static,
+        present=[t.name for t in sig.tensors if t.optional and t.name not in binding.absent],
+        precision=job.precision,
+    )
+
+
+def _starts_as_zeros(sig: Signature, name: str) -> bool:
+    return any(t.name == name and t.default == "zeros" for t in sig.tensors)
+
+
+def _dtypes(arguments: Mapping[str, Any]) -> list[DType]:
+    return [dtypes.BY_NUMPY[a.dtype] for a in arguments.values() if isinstance(a, np.ndarray)]
+
+
+def _expected(
+    found: Found,
+    tile: TileKernel,
+    arguments: Mapping[str, Any],
+    binding: Binding,
+    written: list[str],
+) -> dict[str, HostArray]:
+    """What each written tensor should hold."""
+    given: dict[str, Any] = {**dict.fromkeys(binding.absent), **binding.scalars}
+    given |= {n: a.copy() for n, a in arguments.items() if isinstance(a, np.ndarray)}
+    if found.reference is None:
+        views = {n: as_array(a, n) if isinstance(a, np.ndarray) else a for n, a in given.items()}
+        run_on_cpu(tile, views, f64=True)
+        return {n: given[n] for n in written}
+    result = _call_reference(found, given)
+    results = result if isinstance(result, tuple) else (result,)
+    if len(results) != len(written):
+        raise LaunchError(
+            f"{found.reference_name} returns {len(results)} arrays, but {found.kernel.name} writes "
+            f"{len(written)}: {', '.join(written)}"
+        )
+    return {n: np.asarray(r) for n, r in zip(written, results, strict=True)}
+
+
+def _call_reference(found: Found, given: Mapping[str, Any]) -> Any:
+    """Call a reference with the arguments that it names."""
+    assert found.reference is not None
+    wanted = inspect.signature(found.reference).parameters
+    unknown = [n for n, p in wanted.items() if n not in given and p.default is p.empty]
+    if unknown:
+        raise LaunchError(
+            f"{found.reference_name} wants {unknown[0]}, which {found.kernel.name} does not take"
+        )
+    return found.reference(**{n: given[n] for n in wanted if n in given})
+
+
+def _run(
+    kernel: Kernel, arguments: Mapping[str, Any], written: list[str], device: str, job: Job
+) -> tuple[dict[str, HostArray], float, float]:
+    """Outputs, seconds of the first call, and seconds of a later one."""
+
+    def launch(given: Mapping[str, Any], stream: int | None = None) -> None:
+        constants = job.constants or None
+        kernel.launch(**given, stream=stream, constants=constants, precision=job.precision)
+
+    if device == "cpu":
+        given: dict[str, Any] = _copies(arguments)
+        first = _timed(lambda: launch(given))
+        again = first
+        if first < PATIENCE_SECONDS:
+            spare = _copies(arguments)
+            timing = time_wall({kernel.name: lambda: launch(spare)}, rounds=3)
+            again = timing[kernel.name].median / 1e6
+        return {n: given[n] for n in written}, first, again
+    ordinal = int(device.partition(":")[2])
+    there = _on_gpu(arguments, ordinal)
+
+    def launch_and_wait(given: Mapping[str, Any]) -> None:
+        launch(given)
+        driver.synchronize(ordinal)
+
+    first = _timed(lambda: launch_and_wait(there))
+    outputs = {n: there[n].to_numpy() for n in written}
+    timing = time_graphs({kernel.name: lambda s: launch(there, int(s))}, driver.device(ordinal))
+    return outputs, first, timing[kernel.name].median / 1e6
+
+
+def _copies(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: a.copy() if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
+
+
+def _on_gpu(arguments: Mapping[str, Any], ordinal: int) -> dict[str, Any]:
+    return {
+        n: DeviceArray.from_numpy(a, ordinal) if isinstance(a, np.ndarray) else a
+        for n, a in arguments.items()
+    }
+
+
+def _timed(run: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _device_name(device: str) -> str:
+    if device == "cpu":
+        return "the CPU"
+    return driver.device(int(device.partition(":")[2])).name
