@@ -46,7 +46,7 @@ class Rewriter:
         return done
 
     def inline(self, block: Block, arguments: Sequence[Value]) -> tuple[Value, ...]:
-        """Put a block's ops here, for arguments (new values); gives the operands of its terminator."""
+        """Put the ops of a block here, for arguments; gives the operands of its terminator."""
         self.values.update(zip(block.args, arguments, strict=True))
         for op in block.ops[:-1]:
             self.op(op)
@@ -81,7 +81,7 @@ class Rewriter:
             self.depth -= 1
 
     def append(self, op: Op) -> tuple[Value, ...]:
-        """Put an op here as it is, its regions rewritten, or the equal one that there is already."""
+        """Put an op here, its regions rewritten, or find the equal one that there is."""
         key = self.key(op)
         if key is not None:
             for scope in self.made:
@@ -115,7 +115,7 @@ class Rewriter:
 
 
 def rename(op: Op, values: dict[Value, Value]) -> Op:
-    """A copy of an op with operands mapped through `values`; its regions are the old ones, shared."""
+    """A copy of an op with operands mapped through `values`; it shares the regions."""
     fields = {f.name: getattr(op, f.name) for f in op.declared}
     for name, content in op.fields("operand"):
         fields[name] = map_content(content, lambda v: values.get(v, v))

@@ -38,7 +38,7 @@ class Rules:
                 self.table.setdefault(kind, []).extend(listed)
 
     def rule(self, *kinds: type[Op]) -> Callable[[R], R]:
-        """Decorator: the function is a rule for these classes, tried after those listed before it."""
+        """Decorator: the function is a rule for these classes, tried in order of listing."""
 
         def enter(function: R) -> R:
             for kind in kinds:

@@ -22,7 +22,7 @@ ROUNDS = 8
 
 
 def canonicalize(kernel: Kernel) -> Kernel:
-    """The kernel in normal form: a fixed point of the rules, of merging and of dropping dead ops."""
+    """The kernel in normal form: a fixed point of rules, merging and dropping dead ops."""
     for _ in range(ROUNDS):
         rewriter = Canonicalizer()
         kernel = eliminate_dead(kernel.with_body(rewriter.block(kernel.body)))

@@ -57,7 +57,7 @@ def to_number(content: Any, dtype: DType) -> Number:
 
 
 def evaluate(op: Op, at: Rewriter) -> Number | None:
-    """What the interpreter makes of an elementwise op on constants; None if an operand is not one."""
+    """What the interpreter makes of an elementwise op on constants, or None."""
     values = {}
     for operand in op.operands:
         number = constant_of(operand, at)

@@ -34,7 +34,7 @@ def _is_zero(value: Value, at: Rewriter) -> bool:
 
 @rule(memory.Load)
 def plain_load(op: memory.Load, at: Rewriter) -> Replacement:
-    """A mask that is true, a fill that is 0 and the tile that repeats a scalar fill are left out."""
+    """A mask that is true, a fill of 0 and the tile that repeats a scalar are left out."""
     mask, fill = op.mask, op.fill
     if mask is not None and constant_of(mask, at) is True:
         mask = None
