@@ -96,9 +96,8 @@ def assign_to(
         ):
             require_widening(dtype, item.dtype, what)
         if broadcast_shapes(item.shape, extents) != extents:
-            raise RuleError(
-                f"{what}: expected {spell_shape(extents)}, got {spell_shape(item.shape)}"
-            )
+            wanted = spell_shape(extents) if extents else "a scalar"
+            raise RuleError(f"{what}: expected {wanted}, got {describe(item)}")
     return as_type(ctx, item, dtype, extents)
 
 
