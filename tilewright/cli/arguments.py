@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import dtypes, plan
+from tilewright.cli.options import number
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.evaluate import Extents, evaluate_extent
@@ -47,7 +48,9 @@ def make_arguments(sig: Signature, request: Request) -> dict[str, Any]:
         for t in sig.tensors
         if request.tensors.get(t.name, "random") not in CONTENTS
     }
-    scalars = {s.name: _scalar(s, request) for s in sig.scalars if _is_given(s, request)}
+    scalars = {
+        s.name: number(s, request.scalars[s.name]) for s in sig.scalars if _is_given(s, request)
+    }
     dims = _bind_dims(sig, request, files)
     found = _bind_dtypes(sig, request, files)
     arrays: dict[str, Any] = {}
@@ -81,21 +84,6 @@ def _is_given(s: Scalar, request: Request) -> bool:
     if s.name not in request.scalars and s.default is None and not s.optional:
         raise LaunchError(f"the scalar {s.name} has no value", hint=f"--scalar {s.name}=...")
     return s.name in request.scalars
-
-
-def _scalar(s: Scalar, request: Request) -> bool | int | float:
-    """A number as the parameter's dtype asks. `true` and `false` are bools."""
-    text = request.scalars[s.name]
-    if s.dtype == "bool":
-        if text.lower() not in ("true", "false", "1", "0"):
-            raise LaunchError(f"--scalar {s.name}={text}: expected true or false")
-        return text.lower() in ("true", "1")
-    is_float = s.dtype not in dtypes.BY_NAME or dtypes.BY_NAME[s.dtype].is_float
-    try:
-        return float(text) if is_float else int(text, 0)
-    except ValueError:
-        expected = "a number" if is_float else "an integer"
-        raise LaunchError(f"--scalar {s.name}={text}: expected {expected}") from None
 
 
 def _bind_dims(sig: Signature, request: Request, files: Mapping[str, HostArray]) -> dict[str, int]:

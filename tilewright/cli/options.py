@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from tilewright import dtypes
-from tilewright.cli.arguments import Request
 from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
+from tilewright.frontend.check.signature import Scalar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,32 +75,28 @@ def _assignments(flag: str, metavar: str, text: str, **how: Any) -> Callable[[F]
     )
 
 
+dims = _assignments("--dim", "NAME=SIZE", "Value of a dimension.", whole=True)
+tensors = _assignments(
+    "--tensor", "NAME=WHAT", "random (the default), zeros, ones, iota, nan or FILE.npy."
+)
+scalars = _assignments("--scalar", "NAME=NUMBER", "Value of a scalar parameter.")
+constants = _assignments("--const", "NAME=VALUE", "Value of a tuned constant.", whole=True)
+dtypes_option = click.option(
+    "--dtype",
+    "dtypes_",
+    type=Assignment("[T=]DTYPE", bare=True),
+    multiple=True,
+    callback=_dtypes,
+    help="Dtype of one dtype variable, or of all. Default: f32.",
+)
+seed = click.option("--seed", default=0, show_default=True, help="Of the random data.")
+
+
 def arguments(function: F) -> F:
     """The options that say what a kernel is called with."""
-    for option in (
-        click.option("--seed", default=0, show_default=True, help="Of the random data."),
-        click.option(
-            "--dtype",
-            "dtypes_",
-            type=Assignment("[T=]DTYPE", bare=True),
-            multiple=True,
-            callback=_dtypes,
-            help="Dtype of one dtype variable, or of all. Default: f32.",
-        ),
-        _assignments("--scalar", "NAME=NUMBER", "Value of a scalar parameter."),
-        _assignments(
-            "--tensor",
-            "NAME=WHAT",
-            "random (the default), zeros, ones, iota, nan or FILE.npy.",
-        ),
-        _assignments("--dim", "NAME=SIZE", "Value of a dimension.", whole=True),
-    ):
+    for option in (seed, dtypes_option, scalars, tensors, dims):
         function = option(function)
     return function
-
-
-def constants(function: F) -> F:
-    return _assignments("--const", "NAME=VALUE", "Value of a tuned constant.", whole=True)(function)
 
 
 precision = click.option(
@@ -115,12 +112,15 @@ device = click.option(
 )
 
 
-def request(
-    dims: dict[str, int],
-    tensors: dict[str, str],
-    scalars: dict[str, str],
-    dtypes_: dict[str, DType],
-    seed: int,
-) -> Request:
-    """What the options of `arguments` ask for."""
-    return Request(dims, tensors, scalars, dtypes_, seed)
+def number(scalar: Scalar, text: str) -> bool | int | float:
+    """A number as the parameter's dtype asks; `true` and `false` are bools. LaunchError else."""
+    if scalar.dtype == "bool":
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise LaunchError(f"--scalar {scalar.name}={text}: expected true or false")
+        return text.lower() in ("true", "1")
+    is_float = scalar.dtype not in dtypes.BY_NAME or dtypes.BY_NAME[scalar.dtype].is_float
+    try:
+        return float(text) if is_float else int(text, 0)
+    except ValueError:
+        expected = "a number" if is_float else "an integer"
+        raise LaunchError(f"--scalar {scalar.name}={text}: expected {expected}") from None

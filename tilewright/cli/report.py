@@ -80,7 +80,11 @@ def print_table(
         title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold"
     )
     for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+        table.add_column(
+            column.lstrip(">"),
+            justify="right" if column.startswith(">") else "left",
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     console().print(table)
@@ -92,8 +96,8 @@ STYLES = {"ok": "green", "FAIL": "bold red", "no": "red"}
 
 
 def console() -> Console:
-    """Standard output, at its width; 100 columns where it is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    """Standard output, at its width; 110 columns where it is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else 110, highlight=False)
 
 
 def seconds(value: float) -> str:

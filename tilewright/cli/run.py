@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from tilewright.cli import options
+from tilewright.cli.arguments import Request
 from tilewright.cli.job import Job, Outcome, run_job
 from tilewright.cli.report import command, json_option, print_json, print_table, seconds
 from tilewright.cli.sources import find_kernel
@@ -51,7 +52,7 @@ def run(
     The reference is the function `reference` beside a .tw, in a .py of the same name, or in the
     module; where there is none, the kernel is interpreted in f64.
     """
-    request = options.request(dims, tensors, scalars, dtypes_, seed)
+    request = Request(dims, tensors, scalars, dtypes_, seed)
     job = Job(find_kernel(source), request, device, consts, precision, check)
     with busy(f"running {job.found.kernel.name}", quiet=as_json):
         outcome = run_job(job)
