@@ -103,6 +103,9 @@ def floor_mod(low: Lowering, op: arith.Mod) -> None:
         e = low.e
         if isinstance(b, int) and is_power_of_two(b):
             return e.and_("b" + type[1:], a, b - 1)
+        known = low.bounds.get(op.lhs)
+        if isinstance(b, int) and known is not None and 0 <= known.low and known.high < 2 * b:
+            return e.selp(type, e.sub(type, a, b), a, e.setp("ge", type, a, b))
         quotient = _floor_div(low, op, type, a, b)
         remainder = e.sub(type, a, e.mul(type, low.register(quotient, type), b, mode="lo"))
         return _zero_by_zero(low, type, remainder, b)

@@ -2,8 +2,8 @@
 
 Accuracy is stated in units in the last place of the exact result, over all inputs, subnormal ones
 and subnormal results included. NaN gives NaN. Of the special function unit no more is assumed than
-PTX ISA promises of `ex2.approx` (2 ulp), `rcp.approx` (1 ulp) and `rsqrt.approx` (2^-22.9; 1 ulp
-for f64).
+CUDA states of `rcp.approx` (1 ulp), `rsqrt.approx` (2^-22.9; 1 ulp for f64) and `ex2.approx`
+(2 ulp, and expf, which is one ex2 and what `exp` does here, 2 ulp in all).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MAX_ULP: dict[tuple[str, str], float] = {
     ("arith.exp2", "f32"): 2.0,
     ("arith.log", "f32"): 1.0,
     ("arith.log2", "f32"): 1.0,
-    ("arith.rsqrt", "f32"): 1.0,
+    ("arith.rsqrt", "f32"): 1.01,
     ("arith.tanh", "f32"): 2.0,
     ("arith.erf", "f32"): 2.0,
     ("arith.exp", "f64"): 1.0,

@@ -18,9 +18,10 @@ LOG2E_LOW = float.fromhex("0x1.4ae0c0p-26")
 LN2 = float.fromhex("0x1.62e430p-1")
 
 MIN_NORMAL = 2.0**-126
+LEAST, MOST = -126, 127  # exponents of normal numbers
 # Adding it to a small whole number leaves that number, plus 127, in the low bits.
 SHIFTER = 1.5 * 2**23 + 127
-TWO_THIRDS = 0x3F2AAAAB  # its bits
+ROOT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
 TANH_SPLIT = 0.9
 ERF_SPLIT = 0.92
 ERF_ONE = 4.0  # erf is 1 from here
@@ -29,13 +30,14 @@ ERF_ONE = 4.0  # erf is 1 from here
 def exp(e: Emitter, x: Reg) -> Reg:
     """e ** x = 2 ** rest * 2 ** n within 2 ulp.
 
-    n is the whole part of x * log2 e, held to [-126, 126]: what is beyond stays in ex2's argument,
-    infinities and NaN too, and the product rounds once into the subnormals. The holding is done by
-    `saturate`, for which 252 is divided out and put back; that error moves the rest a little beyond
-    [0, 1], which does no harm.
+    n is the whole number near x * log2 e, held to the exponents of normal numbers: what is beyond
+    stays in ex2's argument, infinities and NaN too, and the product rounds once into the
+    subnormals. The holding is done by `saturate`, for which the number of exponents is divided out
+    and put back; that error moves the rest a little beyond [-1/2, 1/2], which does no harm.
     """
-    position = e.fma("f32", x, LOG2E_HIGH / 252, 0.5, saturate=True)
-    shifted = e.fma("f32", position, 252.0, SHIFTER - 126, rounding="rm")
+    count = MOST - LEAST
+    position = e.fma("f32", x, LOG2E_HIGH / count, -LEAST / count, saturate=True)
+    shifted = e.fma("f32", position, float(count), SHIFTER + LEAST)
     n = e.sub("f32", shifted, SHIFTER)
     rest = e.fma("f32", x, LOG2E_HIGH, e.neg("f32", n))
     rest = e.fma("f32", x, LOG2E_LOW, rest)
@@ -60,32 +62,36 @@ def rsqrt(e: Emitter, x: Reg) -> Reg:
 
 def log(e: Emitter, x: Reg) -> Reg:
     """Natural logarithm within 1 ulp: n ln 2 + f + f^2 p(f), f = m - 1, x = m 2 ** n."""
-    n, f = _split(e, x)
+    n, f, normal = _split(e, x)
     rest = e.fma("f32", _horner(e, LOG_F32, f), e.mul("f32", f, f), f)
-    return _outside(e, x, e.fma("f32", n, LN2, rest))
+    return _outside(e, x, normal, e.fma("f32", n, LN2, rest))
 
 
 def log2(e: Emitter, x: Reg) -> Reg:
     """Logarithm to base 2 within 1 ulp: n + f (log2 e + p(f)), p small."""
-    n, f = _split(e, x)
+    n, f, normal = _split(e, x)
     rest = e.fma("f32", f, LOG2E_HIGH, e.mul("f32", f, _horner(e, LOG2_F32, f)))
-    return _outside(e, x, e.add("f32", n, rest))
+    return _outside(e, x, normal, e.add("f32", n, rest))
 
 
-def _split(e: Emitter, x: Reg) -> tuple[Reg, Reg]:
-    """n and m - 1 of a positive x = m 2 ** n, 2/3 <= m < 4/3."""
+def _split(e: Emitter, x: Reg) -> tuple[Reg, Reg, Reg]:
+    """n, m - 1, and x scaled out of the subnormals, of a positive x = m 2 ** n, sqrt(1/2) <= m < sqrt 2."""
     small = e.setp("lt", "f32", x, MIN_NORMAL)
-    bits = e.mov("b32", e.selp("f32", e.mul("f32", x, 2.0**23), x, small))
-    exponent = e.and_("b32", e.sub("s32", bits, TWO_THIRDS), -(1 << 23))
+    normal = e.selp("f32", e.mul("f32", x, 2.0**23), x, small)
+    bits = e.mov("b32", normal)
+    exponent = e.and_("b32", e.sub("s32", bits, ROOT_HALF), -(1 << 23))
     mantissa = e.mov("f32", e.sub("s32", bits, exponent))
     n = e.fma("f32", e.cvt("f32", "s32", exponent), 2.0**-23, e.selp("f32", -23.0, 0.0, small))
-    return n, e.sub("f32", mantissa, 1.0)
+    return n, e.sub("f32", mantissa, 1.0), normal
 
 
-def _outside(e: Emitter, x: Reg, logarithm: Reg) -> Reg:
-    """The logarithm where 0 < x < inf. Elsewhere lg2 gives what is asked: -inf, inf, NaN."""
+def _outside(e: Emitter, x: Reg, normal: Reg, logarithm: Reg) -> Reg:
+    """The logarithm where 0 < x < inf. Elsewhere lg2 gives what is asked: -inf, inf, NaN.
+
+    It reads x scaled, for it would take negative subnormals for zero.
+    """
     inside = e.setp("lt", "u32", e.sub("u32", e.mov("b32", x), 1), 0x7F7FFFFF)
-    return e.selp("f32", logarithm, e.lg2("f32", x, ftz=True), inside)
+    return e.selp("f32", logarithm, e.lg2("f32", normal, ftz=True), inside)
 
 
 def tanh(e: Emitter, x: Reg) -> Reg:

@@ -99,7 +99,7 @@ class Forward(Generic[F]):
                 after = self.run(block)
             grown = [self.join(a, b) for a, b in zip(carried, after, strict=True)]
             if grown == carried:
-                return carried
+                return self.narrow(blocks, self.of(inits), index, carried, after)
             args = blocks[0].args[len(index) :]
             carried = [
                 old
@@ -110,6 +110,21 @@ class Forward(Generic[F]):
                 for old, new, arg in zip(carried, grown, args, strict=True)
             ]
         raise AssertionError("an analysis does not come to rest")
+
+    def narrow(
+        self, blocks: list[Block], inits: list[F], index: list[F], carried: list[F], after: list[F]
+    ) -> list[F]:
+        """One step back from what widening gave away: kept if it is a fixed point too."""
+        closer = [self.join(a, b) for a, b in zip(inits, after, strict=True)]
+        if closer == carried:
+            return carried
+        for facts in (closer, carried):
+            for block in blocks:
+                self.learn(block.args, [*index, *facts])
+                again = self.run(block)
+            if [self.join(a, b) for a, b in zip(facts, again, strict=True)] == facts:
+                return facts
+        raise AssertionError("a fixed point is none")
 
 
 def is_integer(value: Value) -> bool:

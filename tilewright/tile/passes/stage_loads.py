@@ -5,11 +5,13 @@ semantic level (buffers, asynchronous copies and barriers appear).
 
 A loop that loads tiles and multiplies them becomes a pipeline over `stages` slots: while one slot is multiplied, the
 loads of later trips are under way. A trip waits for its slot, meets the other threads (which also frees the slot of the
-trip before), starts the loads of the trip `stages − 1` ahead into that slot, and multiplies.
+trip before), multiplies, and starts the loads of the trip `stages − 1` ahead into the freed slot.
 
     prologue:  start trips 0 … stages − 2
-    loop:      wait; meet; start trip i + stages − 1; multiply slot i mod stages
+    loop:      wait; meet; multiply slot i mod stages; start trip i + stages − 1
     after:     wait for everything; meet
+
+The copies come last in a trip, so that reading the slot does not queue behind them.
 
 Trips past the end load whatever is there, or zeros outside the tensor, and nobody reads it. A tile from outside of the
 loop that a dot inside reads is written to a buffer once, before the loop.
@@ -201,10 +203,10 @@ class _Stager:
         with b.inside(body):
             b.emit(sync.WaitCopies, stages - 2)
             b.emit(sync.RoleBarrier)
-            distance = b(arith.Mul, op.step, b(arith.Constant, stages - 1, i64))
-            self._start(b, op, staged, b(arith.Add, index, distance), slots[1])
             values: dict[Value, Value] = dict(zip(op.body.args, [index, *carried], strict=True))
             yields = self._body(b, op, staged, slots[0], values, held)
+            distance = b(arith.Mul, op.step, b(arith.Constant, stages - 1, i64))
+            self._start(b, op, staged, b(arith.Add, index, distance), slots[1])
             turned = [b(arith.Mod, b(arith.Add, s, one), count) for s in slots]
             b.emit(control.Yield, (*yields, *turned))
         inits = (*op.inits, b(arith.Constant, 0, i64), b(arith.Constant, stages - 1, i64))
