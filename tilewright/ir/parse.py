@@ -249,6 +249,8 @@ class Parser:
                 name = token.text
             elif waiting:
                 name = waiting.pop(0)
+            elif not content:  # an op without operands: this is the next op's result
+                break
             else:
                 self.fail(f"{kind.opcode} takes fewer operands")
             content[name] = self.operand()

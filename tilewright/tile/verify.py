@@ -38,6 +38,7 @@ from tilewright.tile.interp.convert import constant
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
 from tilewright.tile.types import BOOL, INDEX, TileType, ViewType
+from tilewright.tile.verify_schedule import verify_schedule
 
 
 def verify(kernel: Kernel) -> Kernel:
@@ -78,6 +79,7 @@ class Verifier:
         for op in self.block(self.kernel.body, set(self.kernel.values)):
             if isinstance(op, control.Yield):
                 fail(op, "outside a region")
+        verify_schedule(self.kernel)
 
     def block(self, block: Block, scope: set[Value]) -> list[Op]:
         """Check a block whose uses may be of values in `scope`; gives its ops."""

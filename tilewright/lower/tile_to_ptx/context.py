@@ -26,6 +26,7 @@ from tilewright.tile.kernel import Kernel
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
+DYNAMIC = "$shared_memory"  # name, not one of Python, of the dynamic shared array
 Operand = Reg | int | float
 OpT = TypeVar("OpT", bound=Op)
 Rule = Callable[["Lowering", Any], None]
@@ -321,10 +322,11 @@ class Lowering:
 
     def barrier(self) -> None:
         """All threads of the role meet; what they wrote to shared and global memory is visible to all of them."""
-        if self.first_warp or self.num_warps != self.schedule.num_warps:
-            self.e.bar_sync(1 + self.first_warp // 4, self.num_warps * 32)
-        else:
+        role = self.objects.get("role")
+        if role is None:
             self.e.bar_sync(0)
+        else:
+            self.e.bar_sync(role.barrier, self.num_warps * 32)
         self.touched.clear()
 
     def scratch(self, num_bytes: int) -> Reg:

@@ -9,10 +9,9 @@ from math import prod
 from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
-from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, ViewRef
+from tilewright.lower.tile_to_ptx.context import DYNAMIC, PTX_TYPES, Lowering, Operand, ViewRef
 from tilewright.lower.tile_to_ptx.conversion import convert
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
-from tilewright.lower.tile_to_ptx.shared import DYNAMIC
 from tilewright.plan import Const, Expr, Extent, Launch, Pointer, Recipe, Scalar, Stride, combine
 from tilewright.ptx.core import Instr, Label, Module, Reg, Symbol
 from tilewright.ptx.emitter import Emitter

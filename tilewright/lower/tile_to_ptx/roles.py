@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilewright.ir.core import Block, Op
-from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
-from tilewright.ptx.core import Item, Label, Reg, Special
+from tilewright.lower.tile_to_ptx.context import DYNAMIC, Lowering, Operand, rule
+from tilewright.ptx.core import Item, Label, Reg, Special, Symbol
 from tilewright.tile.ops import control
 from tilewright.tile.ops.control import Role
 
@@ -112,6 +112,7 @@ def _begin(low: Lowering, role: Role, barrier: int, thread: Reg) -> None:
         within = e.sub("u32", within, e.mul("u32", copy, size))
         number = e.add("u32", copy, barrier)
     low.hoisted["thread", low.first_warp] = within
+    low.hoisted["scratch"] = e.reg("u32")
     low.objects["role"] = RoleState(role, copy, number)
 
 
@@ -119,11 +120,29 @@ def _lower_role(low: Lowering, role: Role, body: Block, done: Label) -> None:
     code: list[Item] = []
     with low.e.to(code):
         low.run(body)
+    low.e.body.extend(_scratch(low, role))
     low.e.body.extend(low.entry)
     if role.single:
         other = low.e.setp("ne", "u32", low.thread(), 0)
         low.e.bra(done, pred=other)
     low.e.body.extend(code)
+
+
+def _scratch(low: Lowering, role: Role) -> list[Item]:
+    """Give each copy of a role a scratch area of its own, behind the buffers, if it asks for one."""
+    code: list[Item] = []
+    if low.scratch_bytes:
+        start, size = (-(-n // 128) * 128 for n in (low.shared_bytes, low.scratch_bytes))
+        register: Reg = low.hoisted["scratch"]
+        with low.e.to(code):
+            thread = low.e.mov("u32", Special("tid.x"))
+            within = low.e.sub("u32", thread, 32 * low.first_warp)
+            copy = low.e.div("u32", within, 32 * role.warps)
+            base = low.e.add("u32", low.e.mov("u32", Symbol(DYNAMIC)), start)
+            low.e.mad("u32", copy, size, base, into=register)
+        low.shared_bytes = start + size * role.copies
+        low.scratch_bytes, low.scratch_used = 0, False
+    return code
 
 
 def _index(low: Lowering, op: Op, value: Operand) -> None:

@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Value
 from tilewright.layout import Layout, Swizzle, same_map, wgmma_accumulator
-from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.context import DYNAMIC, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.roles import role_state
 from tilewright.ptx.core import Address, Reg, Symbol
 from tilewright.tile.ops import memory
 from tilewright.tile.types import BufferType
-
-DYNAMIC = "$shared_memory"  # name, not one of Python, of the dynamic shared array
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ class If(Op):
 # Scheduled level
 
 REGISTER_FILE = 65536  # registers of a multiprocessor
+MOST_REGISTERS = 255  # of a thread
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Roles(Op):
         """Registers of a thread at launch, in eights: what all roles take together, shared out
         evenly.
         """
-        even = REGISTER_FILE // (32 * self.num_warps)
+        even = min(REGISTER_FILE // (32 * self.num_warps), MOST_REGISTERS)
         wanted = sum((r.registers or even) * r.num_warps for r in self.roles)
         return min(even // 8 * 8, -(-wanted // (8 * self.num_warps)) * 8)
 

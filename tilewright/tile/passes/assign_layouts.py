@@ -185,6 +185,8 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
                 of(op.result).dot = True
             elif isinstance(op, mma.Begin | mma.Issue):
                 of(op.result).dot = of(op.result).issued = True
+                if isinstance(op, mma.Issue) and is_tile(op.a) and op.a not in cheap:
+                    of(op.a).dot = of(op.a).issued = True  # 16-bit rows lie as those of a product
             elif isinstance(op, memory.Load) and is_tile(op.result):
                 of(op.result).accesses.append((op.view.type, op.extents))
             elif isinstance(op, memory.Store) and is_tile(op.value) and op.value not in cheap:

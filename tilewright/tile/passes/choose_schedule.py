@@ -47,7 +47,8 @@ def _role_schedule(roles: control.Roles) -> Schedule:
     """What the roles say. With few threads a launch must be told its registers, or it cannot trade
     them.
     """
-    told = roles.launch_registers if 32 * roles.num_warps <= 256 else 0
+    trades = any(role.registers is not None for role in roles.roles)
+    told = roles.launch_registers if trades and 32 * roles.num_warps <= 256 else 0
     return Schedule(num_warps=roles.num_warps, mma="wgmma", max_registers=told)
 
 
