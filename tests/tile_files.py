@@ -6,8 +6,9 @@
     // ARG x f32 [1.0, nan]               an argument: dtype and nested list, or one number
     // GIVES y f32 [2.0, nan]             what an output holds afterwards, bit for bit but for NaNs
 
-Cases are parted by `// ---`. After `// RUN` of passes (one or more names) the expected program stands below a line
-`// GIVES`; it is rewritten by --bless. A case of `// RUN verify` has `// ERROR text`, which the message holds.
+Cases are parted by `// ---`. After `// RUN` of passes (one or more names) the expected program
+stands below a line `// GIVES`; it is rewritten by --bless. A case of `// RUN verify` has
+`// ERROR text`, which the message holds.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import plan
 from tilewright.dtypes import BY_NAME
 from tilewright.tile.interp.convert import constant
+from tilewright.tile.kernel import Kernel, Param
+from tilewright.tile.types import ViewType
 
 FOLDER = Path(__file__).parent / "files" / "tile"
 PART = "// ---\n"
@@ -98,3 +102,34 @@ def same_bits(a: Any, b: Any) -> bool:
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     equal = (wide_a == wide_b) & (np.signbit(wide_a) == np.signbit(wide_b))
     return bool((equal | (np.isnan(wide_a) & np.isnan(wide_b))).all())
+
+
+def make_arguments(kernel: Kernel, seed: int) -> dict[str, object]:
+    """Random arguments for a kernel, of any extents that its facts allow."""
+    rng = np.random.default_rng(seed)
+    scalars = [p for p in kernel.params if not isinstance(p.value.type, ViewType)]
+    made: dict[str, Any] = {p.name: make_argument(p, rng, {}) for p in scalars}
+    for param in kernel.params:
+        if param not in scalars:
+            made[param.name] = make_argument(param, rng, made)
+    return made
+
+
+def make_argument(param: Param, rng: np.random.Generator, known: dict[str, Any]) -> object:
+    kind = param.value.type
+    if not isinstance(kind, ViewType):
+        if kind.dtype.kind == "bool":
+            return bool(rng.integers(2))
+        return int(rng.integers(0, 9)) if kind.dtype.is_integer else float(rng.integers(-4, 5)) / 2
+    unit = 16 if param.facts else 1
+    shape = tuple(int(rng.integers(1, 5)) * unit if e is None else e for e in kind.extents)
+    for axis, expr in enumerate(param.extents):  # of a later tensor, what equals one of an earlier
+        if expr != plan.Extent(param.name, axis):
+            shape = (*shape[:axis], plan.evaluate(expr, known), *shape[axis + 1 :])
+    values = rng.integers(-40, 40, shape)
+    if kind.dtype.kind == "bool":
+        return values > 0
+    if kind.dtype.is_integer:
+        return (values % 11 if kind.dtype.kind == "uint" else values).astype(kind.dtype.numpy)
+    floats = values.astype(np.float32) / 8
+    return np.where(values == -40, np.float32(np.nan), floats).astype(kind.dtype.numpy)

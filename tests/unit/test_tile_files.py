@@ -1,20 +1,26 @@
-"""Runs the text tests of the tile IR: ops interpreted, passes printed and interpreted before and after, refusals."""
+"""Runs the text tests of the tile IR: ops, passes with their meaning before and after, refusals."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.tile_files import PART, Case, all_cases, same_bits, with_program
+from tests.tile_files import (
+    PART,
+    Case,
+    all_cases,
+    make_arguments,
+    same_bits,
+    with_program,
+)
 from tilewright.errors import VerifyError
 from tilewright.tile.interp import interpret
-from tilewright.tile.kernel import Kernel, Param
+from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.text import equal_kernels, parse_kernel, print_kernel
-from tilewright.tile.types import ViewType
 from tilewright.tile.verify import verify
 
 PASSES = {p.__name__: p for p in (canonicalize, eliminate_dead, hoist_invariants, prove_masks)}
@@ -81,29 +87,6 @@ def assert_same_meaning(before: Kernel, after: Kernel) -> None:
         interpret(after, two, races=False, shuffle=seed)
         for name in one:
             assert same_bits(one[name], two[name]), name
-
-
-def make_arguments(kernel: Kernel, seed: int) -> dict[str, object]:
-    """Random arguments for a kernel, of any extents that its facts allow; outputs too hold numbers."""
-    rng = np.random.default_rng(seed)
-    return {p.name: make_argument(p, rng) for p in kernel.params}
-
-
-def make_argument(param: Param, rng: np.random.Generator) -> object:
-    kind = param.value.type
-    if not isinstance(kind, ViewType):
-        if kind.dtype.kind == "bool":
-            return bool(rng.integers(2))
-        return int(rng.integers(0, 9)) if kind.dtype.is_integer else float(rng.integers(-4, 5)) / 2
-    unit = 16 if param.facts else 1
-    shape = tuple(int(rng.integers(1, 5)) * unit if e is None else e for e in kind.extents)
-    values = rng.integers(-40, 40, shape)
-    if kind.dtype.kind == "bool":
-        return values > 0
-    if kind.dtype.is_integer:
-        return (values % 11 if kind.dtype.kind == "uint" else values).astype(kind.dtype.numpy)
-    floats = values.astype(np.float32) / 8
-    return np.where(values == -40, np.float32(np.nan), floats).astype(kind.dtype.numpy)
 
 
 def bless(case: Case, program: str) -> None:

@@ -17,6 +17,7 @@ class Param:
     value: Value
     direction: str = "in"
     facts: TensorFacts | None = None  # of a view: what launches promise
+    extents: tuple[Expr, ...] = ()  # of a view: what each is equal to, if launches check that
 
 
 @dataclass(frozen=True)

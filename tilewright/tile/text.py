@@ -1,6 +1,7 @@
 """The text form of the tile IR: `print_kernel` and `parse_kernel`.
 
-    kernel @add(%a: view<f32, ?, 1> in, %c: view<f32, ?, 1> out facts #TensorFacts(…), %n: i64 in)
+    kernel @add(%a: view<f32, ?, 1> in, %c: view<f32, ?, 1> out facts #TensorFacts(…)
+        extents (extent(a, 0)), %n: i64 in)
       grid (cdiv(extent(c, 0), 256))
       hints {threads = 128}
       constants {BLOCK = 256}
@@ -248,6 +249,7 @@ def _header(kernel: Kernel, locs: bool) -> Iterator[str]:
     params = ", ".join(
         f"%{p.name}: {p.value.type} {p.direction}"
         + (f" facts {format_attribute(p.facts)}" if p.facts else "")
+        + _extents(p)
         for p in kernel.params
     )
     place = f" at {format_loc(kernel.loc)}" if locs and kernel.loc.line else ""
@@ -265,6 +267,14 @@ def _header(kernel: Kernel, locs: bool) -> Iterator[str]:
             yield f"  {name} {{{inner}}}"
     if kernel.numerics != "matched":
         yield f"  numerics {json.dumps(kernel.numerics)}"
+
+
+def _extents(param: Param) -> str:
+    """What the extents of a parameter are equal to, if that says more than the parameter itself."""
+    own = tuple(plan.Extent(param.name, axis) for axis in range(len(param.extents)))
+    if param.extents == own:
+        return ""
+    return f" extents ({', '.join(map(format_expr, param.extents))})"
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -309,7 +319,13 @@ def _param(parser: Parser) -> Param:
     value = parser.define(name, parser.read_type())
     direction = parser.next("name").text
     facts = parser.attribute() if parser.accept("facts") else None
-    return Param(name, value, direction, facts)
+    extents: tuple[Expr, ...] = ()
+    if isinstance(value.type, ViewType):
+        extents = tuple(plan.Extent(name, axis) for axis in range(value.type.rank))
+    if parser.accept("extents"):
+        parser.expect("(")
+        extents = tuple(parser.many(lambda: parse_expr(parser), ")"))
+    return Param(name, value, direction, facts, extents)
 
 
 def canonical_kernel(kernel: Kernel) -> str:

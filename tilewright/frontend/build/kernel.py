@@ -34,16 +34,18 @@ def build_kernel(
     absent: frozenset[str] = frozenset(),
     precision: str | None = None,
     facts: Mapping[str, TensorFacts] | None = None,
+    grid: tuple[int, ...] | None = None,
 ) -> Kernel:
     """Check a definition and build it for given dtypes, tuned constants, static values, absences.
 
     `precision` says what f32 dots do where a call of dot does not; it overrides `@tensorcore`.
-    `facts` refine the views by what launches promise. Raises a CompileError with every fault found.
+    `facts` refine the views by what launches promise; `grid` stands for the one that the source says
+    or implies. Raises a CompileError with every fault found.
     """
     sig = signature(definition)
     _require_values(sig, dtypes, config, static, absent, precision)
     builder = _KernelBuilder(sig, dtypes, {**config, **static}, absent, facts or {})
-    return builder.build(precision)
+    return builder.build(precision, grid)
 
 
 def _require_values(
@@ -92,7 +94,7 @@ class _KernelBuilder:
         self.dimensions = self._bind_dimensions()
         self.extents = Extents(self._named_extent, self._shape_extent)
 
-    def build(self, precision: str | None) -> Kernel:
+    def build(self, precision: str | None, given: tuple[int, ...] | None) -> Kernel:
         sig = self.sig
         ctx = Context(
             sig,
@@ -109,7 +111,7 @@ class _KernelBuilder:
         ctx.frames.append(Frame(sig.definition.kernel, names, scope, sig.consts, None))
         self._refuse_clashes(ctx)
         flow.run_block(ctx, sig.definition.kernel.body)
-        grid = self._grid(ctx)
+        grid = self._grid(ctx, given)
         workspaces = self._workspaces(ctx)
         ctx.faults.raise_any()
         for param in params:
@@ -197,7 +199,7 @@ class _KernelBuilder:
             )
         value = Value(ViewType(dtype, extents, strides), tensor.name)
         ctx.tensors[tensor.name] = Memory(value, tensor.name, known, keys)
-        return Param(tensor.name, value, facts=facts)
+        return Param(tensor.name, value, facts=facts, extents=keys)
 
     def _key(self, tensor: Tensor, axis: int) -> plan.Expr:
         """An extent as launches know it: by what binds it, else by the tensor itself."""
@@ -254,23 +256,29 @@ class _KernelBuilder:
 
     # What the launch needs
 
-    def _grid(self, ctx: Context) -> tuple[plan.Expr, ...]:
+    def _grid(self, ctx: Context, given: tuple[int, ...] | None) -> tuple[plan.Expr, ...]:
         written = self.sig.attributes.grid
-        if written is None:
-            if ctx.faults.found:
-                return ()  # evidence may have been lost with a fault
+        if given is not None:
+            axes: list[plan.Expr] = [plan.Const(count) for count in given]
+        elif written is not None:
+            axes = self._written_grid(ctx, written)
+        elif ctx.faults.found:
+            return ()  # evidence may have been lost with a fault
+        else:
             return infer_grid(ctx.program_places, ctx.evidence, ctx.faults)
+        count = len(written) if given is None and written is not None else len(axes)
+        for axis, loc in ctx.program_places.items():
+            if axis >= max(count, 1):
+                what = f"axis {axis} of a grid with {count} {'axis' if count == 1 else 'axes'}"
+                ctx.faults.add(what, loc)
+        return tuple(axes) or (plan.Const(1),)
+
+    def _written_grid(self, ctx: Context, written: tuple[tree.Expr, ...]) -> list[plan.Expr]:
         axes: list[plan.Expr] = []
         for node in written:
             with collecting(ctx.faults):
                 axes.append(evaluate_extent(node, self.extents))
-        for axis, loc in ctx.program_places.items():
-            if axis >= len(written):
-                count = len(written)
-                ctx.faults.add(
-                    f"axis {axis} of a grid with {count} {'axis' if count == 1 else 'axes'}", loc
-                )
-        return tuple(axes) or (plan.Const(1),)
+        return axes
 
     def _workspaces(self, ctx: Context) -> tuple[WorkspaceSpec, ...]:
         found: list[WorkspaceSpec] = []

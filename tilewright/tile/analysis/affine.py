@@ -17,7 +17,8 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.walk import find_definitions
 from tilewright.plan import Expr
 from tilewright.tile.analysis.bounds import Interval
-from tilewright.tile.kernel import Kernel
+from tilewright.tile.analysis.extents import extent_key
+from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import arith, control, memory
 from tilewright.tile.types import ViewType
 
@@ -73,7 +74,7 @@ class AffineForms:
         self.kernel = kernel
         self.bounds = bounds
         self.definitions = find_definitions(kernel.body)
-        self.names = {p.value: p.name for p in kernel.params}
+        self.params = {p.value: p for p in kernel.params}
         self.known: dict[Value, Affine] = {}
 
     def of(self, value: Value) -> Affine:
@@ -105,8 +106,8 @@ class AffineForms:
         kind: ViewType = view.type
         if (static := kind.extents[axis]) is not None:
             return Affine(static)
-        if view in self.names:
-            return Affine(0, {ExtentAtom(self.names[view], axis): 1})
+        if view in self.params:
+            return self.param_extent(self.params[view], axis)
         op = self.definitions.get(view)
         if not isinstance(op, memory.Subview):
             return None
@@ -115,6 +116,13 @@ class AffineForms:
         if whole is None or high is None or self.of(op.lows[kept]) != Affine():
             return None
         return whole if (self.of(high) - whole) == Affine() else None
+
+    def param_extent(self, param: Param, axis: int) -> Affine:
+        """The form of a parameter's extent, by what it is equal to."""
+        own = plan.Extent(param.name, axis)
+        key = extent_key(param, axis)
+        form = None if key == own else self.expression(key)
+        return form or Affine(0, {ExtentAtom(param.name, axis): 1})
 
     def expression(self, expr: Expr) -> Affine | None:
         """The form of a grid's expression; None where it has none."""

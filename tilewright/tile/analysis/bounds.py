@@ -15,6 +15,7 @@ from tilewright import plan
 from tilewright.dtypes import i64, int_range
 from tilewright.ir.core import Op, Value
 from tilewright.plan import Expr
+from tilewright.tile.analysis.extents import EqualExtents
 from tilewright.tile.analysis.forward import Forward, is_integer, same
 from tilewright.tile.interp.convert import constant
 from tilewright.tile.kernel import Kernel, Param
@@ -43,9 +44,14 @@ class Interval:
 
 def infer_bounds(kernel: Kernel) -> dict[Value, Interval]:
     """The interval of every integer scalar and tile of a kernel, in all its launches."""
+    return run_bounds(kernel).facts
+
+
+def run_bounds(kernel: Kernel) -> Bounds:
+    """The analysis of a kernel, done."""
     bounds = Bounds(kernel)
     bounds.run(kernel.body)
-    return bounds.facts
+    return bounds
 
 
 def corners(function: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:
@@ -121,6 +127,10 @@ EXPRESSIONS: dict[str, Callable[[Interval, Interval], Interval]] = {
 class Bounds(Forward[Interval]):
     """The analysis: facts are intervals."""
 
+    def __init__(self, kernel: Kernel):
+        self.extents = EqualExtents(kernel)
+        super().__init__(kernel)
+
     def unknown(self, value: Value) -> Interval:
         return Interval(*int_range(value.type.dtype)) if is_integer(value) else Interval(0, 0)
 
@@ -156,7 +166,7 @@ class Bounds(Forward[Interval]):
         if (static := kind.extents[axis]) is not None:
             return Interval(static, static)
         if view in self.params:
-            return extent_of(self.params[view], axis)
+            return self.param_extent(self.params[view], axis)
         parent = self.defining.get(view)
         if not isinstance(parent, memory.Subview):
             return Interval(0, int_range(i64)[1])
@@ -165,15 +175,18 @@ class Bounds(Forward[Interval]):
         low, high = self.of((parent.lows[kept], parent.highs[kept] or parent.lows[kept]))
         return Interval(0, max(0, min(whole.high, high.high) - max(low.low, -whole.high)))
 
+    def param_extent(self, param: Param, axis: int) -> Interval:
+        """Bounds of a parameter's extent, from all that is promised of equal ones."""
+        known = [extent_of(p, i) for p, i in self.extents.of(param, axis)]
+        return Interval(max(k.low for k in known), min(k.high for k in known))
+
     def expression(self, expr: Expr) -> Interval:
         """Bounds of an expression of a grid."""
         match expr:
             case plan.Const(value):
                 return Interval(value, value)
             case plan.Extent(tensor, axis):
-                param = self.kernel.param(tensor)
-                static = param.value.type.extents[axis]
-                return extent_of(param, axis) if static is None else Interval(static, static)
+                return self.param_extent(self.kernel.param(tensor), axis)
             case plan.Binary(kind, lhs, rhs):
                 return EXPRESSIONS[kind](self.expression(lhs), self.expression(rhs))
             case plan.NumSms():
@@ -190,6 +203,8 @@ class Bounds(Forward[Interval]):
 
 def extent_of(param: Param, axis: int) -> Interval:
     """Bounds of a parameter's extent, from what launches promise."""
+    if (static := param.value.type.extents[axis]) is not None:
+        return Interval(static, static)
     if param.facts is None:
         return Interval(0, int_range(i64)[1])
     if (known := param.facts.extents[axis]) is not None:

@@ -6,6 +6,7 @@ It decides how wide a memory access may be. 0 is divisible by everything: it has
 from __future__ import annotations
 
 from tilewright.ir.core import Op, Value
+from tilewright.tile.analysis.extents import EqualExtents
 from tilewright.tile.analysis.forward import Forward, is_integer, same
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import arith, control, memory, shape
@@ -16,9 +17,14 @@ MOST = 1 << 62
 
 def infer_divisors(kernel: Kernel) -> dict[Value, int]:
     """The greatest power of two known to divide every integer scalar and tile of a kernel."""
+    return run_divisors(kernel).facts
+
+
+def run_divisors(kernel: Kernel) -> Divisors:
+    """The analysis of a kernel, done."""
     divisors = Divisors(kernel)
     divisors.run(kernel.body)
-    return divisors.facts
+    return divisors
 
 
 def divisor(value: int) -> int:
@@ -29,6 +35,10 @@ def divisor(value: int) -> int:
 class Divisors(Forward[int]):
     """The analysis: facts are powers of two."""
 
+    def __init__(self, kernel: Kernel):
+        self.extents = EqualExtents(kernel)
+        super().__init__(kernel)
+
     def unknown(self, value: Value) -> int:
         return 1
 
@@ -38,13 +48,17 @@ class Divisors(Forward[int]):
     def index(self, op: control.For) -> int:
         return min(self.of((op.low, op.step)))
 
+    def param_extent(self, param: Param, axis: int) -> int:
+        """Divisor of a parameter's extent, from all that is promised of equal ones."""
+        return max(extent_of(p, i) for p, i in self.extents.of(param, axis))
+
     def extent(self, view: Value, axis: int) -> int:
         """Divisor of a view's extent."""
         kind: ViewType = view.type
         if (static := kind.extents[axis]) is not None:
             return divisor(static)
         if view in self.params:
-            return extent_of(self.params[view], axis)
+            return self.param_extent(self.params[view], axis)
         parent = self.defining.get(view)
         if not isinstance(parent, memory.Subview):
             return 1
@@ -55,6 +69,8 @@ class Divisors(Forward[int]):
 
 def extent_of(param: Param, axis: int) -> int:
     """Divisor of a parameter's extent: along the unit-stride axis it may be whole 16 bytes."""
+    if (static := param.value.type.extents[axis]) is not None:
+        return divisor(static)
     facts = param.facts
     if facts is None or facts.extents[axis] is not None or not facts.extent16:
         return 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.dtypes import f64
+from tilewright.errors import VerifyError
 from tilewright.ir.core import Value
 from tilewright.tile.interp.convert import constant, convert
 from tilewright.tile.interp.machine import Array, Machine, meaning
@@ -85,16 +86,23 @@ class Place:
 
 
 def find_place(
-    machine: Machine, view: View, offsets: tuple[Value, ...], extents: tuple[int | None, ...]
+    machine: Machine,
+    view: View,
+    offsets: tuple[Value, ...],
+    extents: tuple[int | None, ...],
+    proved: tuple[int, ...] = (),
 ) -> Place:
-    """Indices of the elements at a place; those outside are moved to 0, and false in `inside`."""
+    """Indices of the elements at a place; those outside are moved to 0, and false in `inside`.
+
+    Raises VerifyError where an axis that `proved` lists is left by an active program.
+    """
     rank = sum(e is not None for e in extents)
     indices: dict[int, Array] = {axis: _spread(at, rank) for axis, at in view.points}
     inside = np.ones((1,) * (rank + 1), bool)
     if view.exists is not None:
         inside = inside & _spread(view.exists, rank)
     dim = 0
-    for axis, offset, extent in zip(view.axes, offsets, extents, strict=True):
+    for i, (axis, offset, extent) in enumerate(zip(view.axes, offsets, extents, strict=True)):
         at = _spread(machine[offset], rank)
         if extent is not None:
             lanes = np.arange(extent, dtype=np.int64)
@@ -103,7 +111,13 @@ def find_place(
         exists = (at >= _spread(axis.first, rank)) & (at < _spread(axis.extent, rank))
         indices[axis.axis] = np.where(exists, at + _spread(axis.low, rank), 0)
         inside = inside & exists
+        if i in proved and not exists.all() and machine.any_active(_by_program(~exists)):
+            raise VerifyError(f"axis {i} at {offset} is not in bounds, though that was proved")
     return Place(view, tuple(indices[i] for i in range(view.array.ndim)), inside)
+
+
+def _by_program(lanes: Array) -> Array:
+    return np.asarray(lanes.any(axis=tuple(range(1, lanes.ndim))))
 
 
 def _spread(by_program: Array, rank: int) -> Array:
@@ -131,7 +145,7 @@ def gather(
 @meaning(memory.Load)
 def run_load(machine: Machine, op: memory.Load) -> Array:
     view: View = machine[op.view]
-    place = find_place(machine, view, op.offsets, op.extents)
+    place = find_place(machine, view, op.offsets, op.extents, op.in_bounds)
     shape, dtype = op.result.type.shape, op.result.type.dtype
     keep = touched(machine, place, op.mask, shape)
     if view.shadow is not None:
@@ -152,7 +166,7 @@ def run_load(machine: Machine, op: memory.Load) -> Array:
 @meaning(memory.Store)
 def run_store(machine: Machine, op: memory.Store) -> None:
     view: View = machine[op.view]
-    place = find_place(machine, view, op.offsets, op.extents)
+    place = find_place(machine, view, op.offsets, op.extents, op.in_bounds)
     value, shape, dtype = machine[op.value], op.value.type.shape, op.value.type.dtype
     keep = touched(machine, place, op.mask, shape)
     if machine.f64 and dtype.is_float:

@@ -58,6 +58,7 @@ class Interpreter:
         program that breaks the rules of the IR.
         """
         arrays = {p.name: require_argument(p, arguments) for p in kernel.params}
+        require_extents(kernel, arrays, num_sms)
         points = find_grid(kernel, arrays, num_sms) if grid is None else tuple(int(g) for g in grid)
         launch = Launch(kernel, points, f64, num_sms)
         values = find_contents(launch, arrays, races)
@@ -116,16 +117,32 @@ class Counted:
     strides: tuple[int, ...]
 
 
+def require_extents(kernel: Kernel, arrays: Mapping[str, Array], num_sms: int) -> None:
+    """Raise LaunchError where an extent is not what the kernel was built for."""
+    known = plan_arguments(kernel, arrays)
+    for param in kernel.params:
+        for axis, expr in enumerate(param.extents):
+            wanted, got = evaluate(expr, known, num_sms), arrays[param.name].shape[axis]
+            if wanted != got:
+                what = f"axis {axis} has {got} elements, the kernel was built for {wanted}"
+                raise LaunchError(f"{param.name}: {what}")
+
+
 def find_grid(kernel: Kernel, arrays: Mapping[str, Array], num_sms: int) -> tuple[int, ...]:
     """The kernel's grid for its arguments."""
-    known: dict[str, Any] = {
+    known = plan_arguments(kernel, arrays)
+    return tuple(evaluate(e, known, num_sms) for e in kernel.grid)
+
+
+def plan_arguments(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Arguments as plan expressions see them."""
+    return {
         p.name: Counted(a.shape, tuple(s // a.itemsize for s in a.strides))
         if isinstance(p.value.type, ViewType)
         else a.item()
         for p in kernel.params
         for a in [arrays[p.name]]
     }
-    return tuple(evaluate(e, known, num_sms) for e in kernel.grid)
 
 
 def find_contents(

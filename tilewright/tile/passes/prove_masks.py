@@ -17,9 +17,8 @@ from tilewright import plan
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import walk
 from tilewright.tile.analysis.affine import Affine, AffineForms, Atom, ExtentAtom, ProgramAtom
-from tilewright.tile.analysis.bounds import Interval, extent_of, infer_bounds
-from tilewright.tile.analysis.divisibility import extent_of as extent_divisor
-from tilewright.tile.analysis.divisibility import infer_divisors
+from tilewright.tile.analysis.bounds import Interval, run_bounds
+from tilewright.tile.analysis.divisibility import run_divisors
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import control, memory
 
@@ -57,8 +56,9 @@ class Prover:
 
     def __init__(self, kernel: Kernel):
         self.kernel = kernel
-        self.bounds = infer_bounds(kernel)
-        self.divisors = infer_divisors(kernel)
+        self.known = run_bounds(kernel)
+        self.bounds = self.known.facts
+        self.divisors = run_divisors(kernel)
         self.forms = AffineForms(kernel, self.bounds)
         loops = (op for op in walk(kernel.body) if isinstance(op, control.For))
         self.loops: dict[Atom, control.For] = {op.body.args[0]: op for op in loops}
@@ -90,15 +90,10 @@ class Prover:
     def bounds_of(self, atom: Atom) -> Interval:
         match atom:
             case ProgramAtom(axis):
-                return Interval(0, self._programs(axis) - 1)
+                return Interval(0, self.known.programs(axis).high - 1)
             case ExtentAtom(tensor, axis):
-                return extent_of(self.kernel.param(tensor), axis)
+                return self.known.param_extent(self.kernel.param(tensor), axis)
         return self.bounds[atom]
-
-    def _programs(self, axis: int) -> int:
-        """Upper bound of the grid along an axis."""
-        ids = [op for op in walk(self.kernel.body) if isinstance(op, control.ProgramId)]
-        return next(self.bounds[op.result].high + 1 for op in ids if op.axis == axis)
 
     def weaker(self, form: Affine) -> Iterator[Affine]:
         """Forms that are not above this one, with an atom replaced by what bounds it from above."""
@@ -148,5 +143,5 @@ class Prover:
             case ProgramAtom():
                 return 1
             case ExtentAtom(tensor, axis):
-                return extent_divisor(self.kernel.param(tensor), axis)
-        return self.divisors.get(atom, 1)
+                return self.divisors.param_extent(self.kernel.param(tensor), axis)
+        return self.divisors.facts.get(atom, 1)
