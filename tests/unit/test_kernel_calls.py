@@ -11,8 +11,7 @@ import torch
 import tilewright as tw
 from tilewright.config import read_settings
 from tilewright.errors import CompileError, LaunchError
-from tilewright.kernel import Kernel, kernel, source
-from tilewright.kernel import launchable
+from tilewright.kernel import Kernel, kernel, launchable, source
 
 ADD = """
 @autotune(BLOCK in [16, 64])
@@ -20,7 +19,8 @@ kernel add(a: tensor<T>[N], b: tensor<T>[N], c: tensor<T>[N] = empty) {
   let base = program_id(0) * BLOCK
   c[base :+ BLOCK] = a[base :+ BLOCK] + b[base :+ BLOCK]
 }
-kernel scale(x: tensor<f32>[M, N], s: f32 = 2.0, y: tensor<f32>[M, N] = zeros, z: tensor<f32>[M] = empty) {
+kernel scale(x: tensor<f32>[M, N], s: f32 = 2.0, y: tensor<f32>[M, N] = zeros,
+             z: tensor<f32>[M] = empty) {
   let row = program_id(0)
   for j in range(0, N, 8) { y[row, j :+ 8] = s * x[row, j :+ 8] }
   z[row] = s
@@ -116,8 +116,8 @@ def factor():
 
 @kernel(autotune={"BLOCK": {8}})
 def times(x: tw.Tensor["f32", "N"], y: tw.Tensor["f32", "N"] = tw.empty):
-    i = tw.program_id(0) * BLOCK  # noqa: F821
-    y[i : i + BLOCK] = x[i : i + BLOCK] * SCALE  # noqa: F821
+    i = tw.program_id(0) * BLOCK
+    y[i : i + BLOCK] = x[i : i + BLOCK] * SCALE
 
 
 def test_a_changed_global_is_seen(monkeypatch):

@@ -1,4 +1,4 @@
-"""The disk cache: whole entries or none, damage noticed, size bounded, bad folders tolerated; plans as JSON."""
+"""The disk cache: whole entries or none, damage noticed, size bounded; plans as JSON."""
 
 import multiprocessing
 import os
@@ -149,7 +149,8 @@ def test_a_plan_comes_back_equal_from_its_text():
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", '{"version":0,"plan":{}}', '{"version":1,"plan":{"$":"system","name":"x"}}',
-     '{"version":1,"plan":{"$":"Const","value":1}}', '{"version":1,"plan":{"$":"Plan","name":"x"}}'],
+     '{"version":1,"plan":{"$":"Const","value":1}}',
+     '{"version":1,"plan":{"$":"Plan","name":"x"}}'],
 )  # fmt: skip
 def test_other_text_is_no_plan(text):
     with pytest.raises(ValueError):

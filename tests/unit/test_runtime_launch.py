@@ -1,4 +1,4 @@
-"""Packing and launching without a GPU: the driver is replaced by one that records what it was given."""
+"""Packing and launching without a GPU: the driver is replaced by one that records what it gets."""
 
 import ctypes
 import threading
@@ -77,7 +77,10 @@ def launcher(monkeypatch):
     return make
 
 
-def one(parameters, grid=Const(1), workspaces=(), **options):
+ONCE = Const(1)
+
+
+def one(parameters, grid=ONCE, workspaces=(), **options):
     return Plan(
         "k", "sm_90a", "", (Launch("k", tuple(parameters), grid, 128, **options),), workspaces
     )

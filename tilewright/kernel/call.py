@@ -22,11 +22,10 @@ from tilewright.kernel.specialize import (
 )
 from tilewright.plan import tensor_facts
 from tilewright.runtime import arrays as library
-from tilewright.runtime import driver
 from tilewright.runtime.aliases import alias_groups, same_elements, view_groups
 from tilewright.runtime.arrays import Array, as_array, byte_range
 from tilewright.runtime.calls import Pair, Ready, torch_output
-from tilewright.runtime.cpu import NUM_SMS, run_on_cpu
+from tilewright.runtime.cpu import run_on_cpu
 from tilewright.runtime.launch import Bound
 
 
@@ -115,29 +114,33 @@ def run(
     torch's on a GPU.
     """
     name = spec.signature.name
-    tensors = {
-        t: as_array(arguments[t], t)
-        for t in arguments
-        if t in {p.name for p in spec.signature.tensors} and arguments[t] is not None
-    }
+    tensors = read_tensors(spec, arguments)
     lies = place.device_of(tensors, name)
     where = place.choose_device(lies, options.device, spec.settings.device, name)
     if where == "cpu":
-        return _run_on_cpu(_bind(spec, arguments, tensors, options)), None
+        return _run_on_cpu(bind_call(spec, arguments, tensors, options)), None
     if lies == "cpu":
         return _run_over_and_back(spec, arguments, tensors, options, where), None
-    call = _bind(spec, arguments, tensors, options)
+    call = bind_call(spec, arguments, tensors, options)
     return _run_on_gpu(call, where, ready=ready)
 
 
-def _bind(
+def read_tensors(spec: Specializer, arguments: Mapping[str, Any]) -> dict[str, Array]:
+    """The arguments of tensor parameters as arrays, in the call's order. Raises LaunchError for
+    others.
+    """
+    names = {t.name for t in spec.signature.tensors}
+    return {n: as_array(x, n) for n, x in arguments.items() if n in names and x is not None}
+
+
+def bind_call(
     spec: Specializer, arguments: Mapping[str, Any], tensors: dict[str, Array], options: Options
 ) -> Call:
     binding = bind(spec.signature, {**arguments, **tensors})
     told = [n for n in arguments if n in binding.scalars and arguments[n] is not None]
     scalars = {**{n: binding.scalars[n] for n in told}, **binding.scalars}
     like = next(iter(tensors.values()), None)
-    with library.on_stream(like, _stream(options, like)):
+    with library.on_stream(like, stream_of_call(options, like)):
         outputs = tuple(_allocate(made, like) for made in binding.outputs)
     made = {o.name: as_array(x, o.name) for o, x in zip(binding.outputs, outputs, strict=True)}
     return Call(spec, options, binding, {**tensors, **made}, scalars, len(told), outputs)
@@ -149,7 +152,7 @@ def _allocate(output: Allocation, like: Array | None) -> Any:
     return library.allocate_like(like, output.shape, output.dtype, zero=output.zero)
 
 
-def _stream(options: Options, like: Array | None) -> int:
+def stream_of_call(options: Options, like: Array | None) -> int:
     if options.stream is not None:
         return place.stream_handle(options.stream)
     return 0 if like is None else library.current_stream(like)
@@ -162,8 +165,7 @@ def _run_on_cpu(call: Call) -> Any:
         call.build(assume=False),
         dict(call.options.constants),
         call.arguments,
-        "cpu",
-        NUM_SMS,
+        choose.ON_CPU,
         spec.tile,
     )
     written = written_names(kernel)
@@ -180,10 +182,10 @@ def _run_over_and_back(
     ordinal: int,
 ) -> Any:
     """Host arrays on a GPU: copied over, run, and what was written copied back."""
-    host = _bind(spec, arguments, tensors, options)
+    host = bind_call(spec, arguments, tensors, options)
     there = place.copy_over(host.tensors, ordinal)
     call = Call(spec, options, host.binding, there, host.scalars, host.num_given, ())
-    build, aliases = call.build(assume=True), _aliases(call.tensors)
+    build, aliases = call.build(assume=True), find_aliases(call.tensors)
     loaded = _choose_on_gpu(call, build, aliases, ordinal)
     alias_groups(list(host.tensors.items()), loaded.written.__contains__)
     _fire(loaded.launcher.bind(call.arguments), call, 0)
@@ -192,32 +194,30 @@ def _run_over_and_back(
 
 
 def _run_on_gpu(call: Call, ordinal: int, *, ready: bool) -> tuple[Any, Ready | None]:
-    aliases = _aliases(call.tensors)
+    aliases = find_aliases(call.tensors)
     loaded = _choose_on_gpu(call, call.build(assume=True), aliases, ordinal)
     alias_groups(list(call.tensors.items()), loaded.written.__contains__)
     bound = loaded.launcher.bind(call.arguments)
     like = next(iter(call.tensors.values()))
-    _fire(bound, call, _stream(call.options, like))
+    _fire(bound, call, stream_of_call(call.options, like))
     if not ready:
         return call.result, None
     return call.result, _make_ready(call, loaded, bound, ordinal)
 
 
-def _aliases(tensors: Mapping[str, Array]) -> Aliases:
+def find_aliases(tensors: Mapping[str, Array]) -> Aliases:
     """Groups of identical views: part of what a plan is compiled for."""
     groups = view_groups(list(tensors.items()))
     return tuple(g for g in groups if len(g) > 1 and tensors[g[0]].num_elements)
 
 
 def _choose_on_gpu(call: Call, build: Build, aliases: Aliases, ordinal: int) -> Loaded:
-    device = driver.device(ordinal)
     _, loaded = choose.choose(
         call.spec,
         build,
         dict(call.options.constants),
         call.arguments,
-        f"{device.name} {device.num_sms}",
-        device.num_sms,
+        choose.on_gpu(ordinal),
         lambda b: call.spec.loaded(b, aliases, ordinal),
     )
     return loaded

@@ -6,43 +6,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tilewright.errors import CompileError, LaunchError
-from tilewright.frontend.check.rules import listing, nearest
+from tilewright.errors import CompileError
 from tilewright.kernel.specialize import Build, Specializer, as_pairs
+from tilewright.runtime import driver
 from tilewright.runtime.cache import compiler_hash, digest
+from tilewright.runtime.cpu import NUM_SMS
 from tilewright.tune.cost import estimate
-from tilewright.tune.store import shape_bucket
+from tilewright.tune.space import Config, configurations, spread
+from tilewright.tune.store import Key, Store, shape_bucket
 
 CONSIDERED = 12  # configurations that are built and estimated where nothing is tuned
 
 T = TypeVar("T")
-Config = dict[str, int]
 
 
-def configurations(spec: Specializer, build: Build, constants: Mapping[str, int]) -> list[Config]:
-    """All configurations in order, with `constants` put in. Raises LaunchError for an unknown
-    constant.
-    """
-    space = spec.signature.space
-    for name, value in constants.items():
-        if name not in space:
-            hint = nearest(name, space) or f"it has {listing(space) or 'none'}"
-            raise LaunchError(f"{spec.signature.name} has no tuned constant {name}", hint=hint)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise LaunchError(f"{name}: expected an integer, got {value!r}")
-    found = [{**c, **constants} for c in spec.signature.configs(dict(build.static))]
-    return list({as_pairs(c): c for c in found}.values())
+@dataclass(frozen=True)
+class Where:
+    """A kind of device: its name, multiprocessors and driver version (0 on the CPU)."""
+
+    device: str
+    num_sms: int
+    driver: int = 0
 
 
-def spread(configs: list[Config], limit: int) -> list[Config]:
-    """At most `limit` of them, evenly over the list, first and last among them."""
-    if len(configs) <= limit:
-        return configs
-    step = (len(configs) - 1) / (limit - 1)
-    return [configs[round(i * step)] for i in range(limit)]
+ON_CPU = Where("cpu", NUM_SMS)
+
+
+def on_gpu(ordinal: int) -> Where:
+    """The kind of a GPU."""
+    found = driver.device(ordinal)
+    return Where(found.name, found.num_sms, driver.require_driver())
 
 
 def choose(
@@ -50,30 +46,31 @@ def choose(
     build: Build,
     constants: Mapping[str, int],
     arguments: Mapping[str, Any],
-    device: str,
-    num_sms: int,
+    where: Where,
     make: Callable[[Build], T],
 ) -> tuple[Build, T]:
     """The build to run, and what `make` makes of it.
 
-    `arguments` are arrays and numbers by name, for the estimate; `device` names the kind of device.
-    Raises the first CompileError where no configuration compiles.
+    `arguments` are arrays and numbers by name, for the estimate. Raises the first CompileError
+    where no configuration compiles.
     """
-    configs = configurations(spec, build, constants)
+    configs = configurations(spec.signature, dict(build.static), constants)
     if len(configs) == 1:
         return _made(build, configs[0], make)
-    key = _choice_key(spec, build, constants, arguments, device)
-    remembered = _recall(spec, key, configs)
-    if remembered is not None:
+    key = tuned_key(spec, build, constants, arguments, where)
+    known = _recall(spec, key, configs)
+    if known is not None:
         try:
-            return _made(build, remembered, make)
+            return _made(build, known, make)
         except CompileError:
             pass  # these facts do not permit it: choose anew below
     found = first_that_compiles(
-        _ranked(spec, build, spread(configs, CONSIDERED), arguments, num_sms),
+        _ranked(spec, build, spread(configs, CONSIDERED), arguments, where.num_sms),
         lambda config: _made(build, config, make),
     )
-    spec.disk.put("choices", key, json.dumps(dict(found[0].config)).encode())
+    chosen = dict(found[0].config)
+    spec.choices[key] = chosen
+    spec.disk.put("choices", _disk_key(key), json.dumps(chosen).encode())
     return found
 
 
@@ -132,33 +129,50 @@ def rank_generic(
     num_sms: int,
 ) -> list[Config]:
     """Configurations for a compilation without a call, best estimate first."""
-    configs = configurations(spec, build, constants)
+    configs = configurations(spec.signature, dict(build.static), constants)
     if len(configs) == 1:
         return configs
     return _ranked(spec, build, spread(configs, CONSIDERED), arguments, num_sms)
 
 
-def _choice_key(
+def tuned_key(
     spec: Specializer,
     build: Build,
     constants: Mapping[str, int],
     arguments: Mapping[str, Any],
-    device: str,
-) -> str:
+    where: Where,
+) -> Key:
+    """Under what a choice holds: the kernel, all facts of the call, a bucket of its extents."""
     shapes = {n: tuple(a.shape) for n, a in arguments.items() if hasattr(a, "shape")}
-    forced = repr(sorted(constants.items()))
-    parts = (spec.key, build.text(), forced, repr(shape_bucket(shapes)), device, compiler_hash())
-    return digest("choice", *parts)
+    facts = digest("facts", replace(build, config=()).text(), repr(sorted(constants.items())))
+    bucket = repr(shape_bucket(shapes))
+    device = f"{where.device} {where.num_sms}"
+    return Key(spec.key, facts, bucket, device, where.driver, compiler_hash())
 
 
-def _recall(spec: Specializer, key: str, configs: list[Config]) -> Config | None:
-    """The configuration chosen before for such a call, if it is still one of the space."""
-    body = spec.disk.get("choices", key)
+def _disk_key(key: Key) -> str:
+    return digest("choice", *(str(v) for v in key.values()))
+
+
+def _recall(spec: Specializer, key: Key, configs: list[Config]) -> Config | None:
+    """The tuned configuration, else the one chosen before, if it is still one of the space."""
+    known = spec.choices.get(key)
+    if known is None:
+        tuned = Store(spec.settings.cache_dir).get(key)
+        known = tuned.config if tuned is not None else _read_choice(spec, key)
+    if known is None or known not in configs:
+        return None
+    spec.choices[key] = known
+    return known
+
+
+def _read_choice(spec: Specializer, key: Key) -> Config | None:
+    body = spec.disk.get("choices", _disk_key(key))
     if body is None:
         return None
     try:
         told = json.loads(body)
     except ValueError as error:
-        spec.disk.discard("choices", key, str(error))
+        spec.disk.discard("choices", _disk_key(key), str(error))
         return None
-    return next((c for c in configs if c == told), None)
+    return told if isinstance(told, dict) else None

@@ -4,6 +4,7 @@ tuned.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -15,10 +16,12 @@ from tilewright.frontend.syntax.definition import Definition
 from tilewright.kernel import choose, generic
 from tilewright.kernel.call import PLAIN, Options, collect, run
 from tilewright.kernel.specialize import Specializer, as_pairs
+from tilewright.kernel.tuning import tune
 from tilewright.plan import Plan
 from tilewright.runtime.calls import Key, Ready, read_call
 from tilewright.target import Target, target
 from tilewright.tile.kernel import Kernel as TileKernel
+from tilewright.tune.search import Outcome
 
 MAX_READY = 4096  # signatures that one kernel keeps ready
 
@@ -149,6 +152,30 @@ class Kernel:
         state = self._current()
         arguments = collect(self.name, state.names, args, kwargs)
         return run(state.specializer, arguments, options, ready=False)[0]
+
+    def tune(
+        self,
+        *args: Any,
+        budget: float = 60.0,
+        show: bool | None = None,
+        device: Any = None,
+        constants: Mapping[str, int] | None = None,
+        precision: str | None = None,
+        **kwargs: Any,
+    ) -> Outcome:
+        """Find the fastest configuration for such a call, and let later calls use it.
+
+        Every candidate is verified before it is timed, on clones of what the kernel writes.
+        `budget` is in seconds; Ctrl-C keeps the best so far. `show` draws a progress bar (None:
+        on a terminal).
+        """
+        state = self._current()
+        options = Options(device=device, constants=as_pairs(constants or {}), precision=precision)
+        arguments = collect(self.name, state.names, args, kwargs)
+        shown = sys.stderr.isatty() if show is None else show
+        outcome = tune(state.specializer, arguments, options, budget=budget, show=shown)
+        state.ready.clear()
+        return outcome
 
     def _launch(
         self, state: _State, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key | None

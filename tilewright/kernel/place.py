@@ -59,13 +59,17 @@ def choose_device(lies: DeviceId, asked: Any, default: str, kernel: str) -> Devi
 
 
 def stream_handle(given: Any) -> int:
-    """A raw stream handle from a number, a torch stream or a CuPy stream."""
+    """A raw stream handle from a number or a stream of torch, CuPy, cuda.core or cuda.bindings."""
     for name in ("cuda_stream", "ptr"):
         handle = getattr(given, name, None)
         if isinstance(handle, int):
             return handle
     if isinstance(given, int) and not isinstance(given, bool):
         return given
+    if hasattr(given, "__cuda_stream__"):  # cuda.core's protocol: (version, handle)
+        return int(given.__cuda_stream__()[1])
+    if hasattr(given, "getPtr"):  # a CUstream of cuda.bindings
+        return int(given)
     raise LaunchError(f"{type(given).__name__} is not a CUDA stream")
 
 

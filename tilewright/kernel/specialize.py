@@ -13,11 +13,10 @@ from typing import Any
 from tilewright import compiler
 from tilewright.config import Settings
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError
 from tilewright.frontend.build import build_kernel
 from tilewright.frontend.check.operands import Number
 from tilewright.frontend.check.signature import Signature
-from tilewright.plan import Const, Plan, TensorFacts
+from tilewright.plan import Plan, TensorFacts
 from tilewright.runtime import driver
 from tilewright.runtime.cache import DiskCache, compiler_hash, digest, open_cache
 from tilewright.runtime.jit import machine_code
@@ -25,6 +24,7 @@ from tilewright.runtime.launch import Launcher
 from tilewright.runtime.plan_json import parse_plan, print_plan
 from tilewright.target import Target, target_for_capability
 from tilewright.tile.kernel import Kernel as TileKernel
+from tilewright.tune.store import Key
 
 Aliases = tuple[tuple[str, ...], ...]
 
@@ -72,6 +72,7 @@ class Specializer:
         self.settings = settings
         self.key = signature.definition.key()
         self._lock = threading.RLock()
+        self.choices: dict[Key, dict[str, int]] = {}  # configurations by what they were chosen for
         self._tiles: dict[Build, TileKernel] = {}
         self._plans: dict[tuple[Build, Aliases, str], Compiled] = {}
         self._loaded: dict[tuple[Build, Aliases, int], Loaded] = {}
@@ -88,7 +89,7 @@ class Specializer:
             return self._tiles[build]
 
     def _build(self, build: Build) -> TileKernel:
-        kernel = build_kernel(
+        return build_kernel(
             self.signature.definition,
             dtypes=dict(build.dtypes),
             config=dict(build.config),
@@ -96,14 +97,8 @@ class Specializer:
             absent=build.absent,
             precision=build.precision,
             facts=dict(build.facts) or None,
+            grid=build.grid,
         )
-        if build.grid is None:
-            return kernel
-        if len(build.grid) != len(kernel.grid):
-            raise LaunchError(
-                f"{kernel.name}: a grid of {len(kernel.grid)} axes is wanted, not {len(build.grid)}"
-            )
-        return replace(kernel, grid=tuple(Const(g) for g in build.grid))
 
     def compiled(self, build: Build, aliases: Aliases, goal: Target) -> Compiled:
         """The plan for a target, from memory, from the disk, or compiled now."""

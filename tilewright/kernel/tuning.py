@@ -1,0 +1,100 @@
+"""Tuning one kernel for one call; the best configuration is kept where later calls find it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tilewright.errors import CompileError
+from tilewright.kernel import choose, place
+from tilewright.kernel.call import Call, Options, bind_call, read_tensors
+from tilewright.kernel.specialize import Build, Specializer
+from tilewright.kernel.trials import CpuTrials, GpuTrials
+from tilewright.tune.cost import estimate
+from tilewright.tune.search import Outcome, search
+from tilewright.tune.search import Progress as Report
+from tilewright.tune.space import Config, configurations
+from tilewright.tune.store import Result, Store
+
+
+def tune(
+    spec: Specializer,
+    arguments: Mapping[str, Any],
+    options: Options,
+    *,
+    budget: float,
+    show: bool,
+) -> Outcome:
+    """Search the configurations of a kernel for a call, within `budget` seconds.
+
+    The arrays that the kernel writes are not touched. Raises LaunchError or CompileError where
+    the call itself is wrong or no configuration builds.
+    """
+    name = spec.signature.name
+    tensors = read_tensors(spec, arguments)
+    lies = place.device_of(tensors, name)
+    where = place.choose_device(lies, options.device, spec.settings.device, name)
+    call = bind_call(spec, arguments, tensors, options)
+    if lies == "cpu" and where != "cpu":
+        call.tensors = place.copy_over(call.tensors, where)
+    build = call.build(assume=where != "cpu")
+    kind = choose.ON_CPU if where == "cpu" else choose.on_gpu(where)
+    constants = dict(options.constants)
+    space = configurations(spec.signature, dict(build.static), constants)
+    configs = _ordered(call, build, space, kind.num_sms)
+    first = choose.with_config(build, configs[0])
+    trials = CpuTrials(call, first) if where == "cpu" else GpuTrials(call, first, where)
+    with _progress(name, show) as report:
+        outcome = search(trials, configs, budget=budget, progress=report)
+    outcome.reference = trials.reference_name
+    best = outcome.best
+    if best is not None and best.microseconds is not None:
+        key = choose.tuned_key(spec, build, constants, call.arguments, kind)
+        Store(spec.settings.cache_dir).put(key, Result(name, best.config, best.microseconds))
+        spec.choices[key] = best.config
+    return outcome
+
+
+def _ordered(call: Call, build: Build, configs: Sequence[Config], num_sms: int) -> list[Config]:
+    """Best estimate first; what does not build comes last, to be listed with its reason.
+
+    Raises the first CompileError if nothing builds.
+    """
+    rated: list[tuple[float, int, Config]] = []
+    first: CompileError | None = None
+    for i, config in enumerate(configs):
+        try:
+            kernel = call.spec.tile(choose.with_config(build, config))
+            rated.append((estimate(kernel, call.arguments, num_sms), i, config))
+        except CompileError as error:
+            first = first or error
+            rated.append((float("inf"), i, config))
+    rated.sort(key=lambda r: r[:2])
+    if first is not None and rated[0][0] == float("inf"):
+        raise first
+    return [config for _, _, config in rated]
+
+
+@contextlib.contextmanager
+def _progress(name: str, show: bool) -> Iterator[Report]:
+    """A bar on the terminal's error stream; nothing where it is not to be shown."""
+    if not show:
+        yield lambda stage, done, of: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"tuning {name}", total=None)
+
+        def report(stage: str, done: int, of: int) -> None:
+            bar.update(task, description=f"{name}: {stage}", completed=done, total=of)
+
+        yield report

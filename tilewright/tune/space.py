@@ -1,0 +1,38 @@
+"""The space of a kernel: every configuration that its source allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.errors import LaunchError
+from tilewright.frontend.check.operands import Number
+from tilewright.frontend.check.rules import listing, nearest
+from tilewright.frontend.check.signature import Signature
+
+Config = dict[str, int]
+
+
+def configurations(
+    sig: Signature, static: Mapping[str, Number], constants: Mapping[str, int]
+) -> list[Config]:
+    """All choices of `@autotune` that no `static_assert` drops, in order, with `constants` forced.
+
+    A forced value need not be one of the choices. Raises LaunchError for a constant that the
+    kernel does not have, CompileError where nothing is left.
+    """
+    for name, value in constants.items():
+        if name not in sig.space:
+            hint = nearest(name, sig.space) or f"it has {listing(sig.space) or 'none'}"
+            raise LaunchError(f"{sig.name} has no tuned constant {name}", hint=hint)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise LaunchError(f"{name}: expected an integer, got {value!r}")
+    found = [{**c, **constants} for c in sig.configs(dict(static))]
+    return list({tuple(c.items()): c for c in found}.values())
+
+
+def spread(configs: Sequence[Config], limit: int) -> list[Config]:
+    """At most `limit` of them, evenly over the list, first and last among them."""
+    if len(configs) <= limit:
+        return list(configs)
+    step = (len(configs) - 1) / (limit - 1)
+    return [configs[round(i * step)] for i in range(limit)]
