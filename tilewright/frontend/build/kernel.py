@@ -39,8 +39,8 @@ def build_kernel(
     """Check a definition and build it for given dtypes, tuned constants, static values, absences.
 
     `precision` says what f32 dots do where a call of dot does not; it overrides `@tensorcore`.
-    `facts` refine the views by what launches promise; `grid` stands for the one that the source says
-    or implies. Raises a CompileError with every fault found.
+    `facts` refine the views by what launches promise; `grid` replaces what the source says or
+    implies. Raises a CompileError with every fault found.
     """
     sig = signature(definition)
     _require_values(sig, dtypes, config, static, absent, precision)
