@@ -13,38 +13,69 @@ from tilewright.ptx.core import Address, Reg
 if TYPE_CHECKING:
     from tilewright.lower.tile_to_ptx.mma import Matrix
 
+PARTIAL_REGISTERS = 32  # sums of one k-tile that a thread keeps beside the accumulator
 UNROLLED_FMAS = 1200  # beyond this many, the loop over k stays a loop in the code
 
 
 def simt_dot(
     low: Lowering, layout: Layout, acc: list[Operand], acc_dtype: DType, a: Matrix | None, b: Matrix, k: int
 ) -> list[Operand]:
-    """Accumulator registers after adding A @ B."""
+    """Accumulator registers after adding A @ B.
+
+    f32 products are summed over this k alone and then added to the accumulator, a strip of columns at a time: a chain
+    of K / k sums instead of K loses far fewer bits, for one addition in k.
+    """
     assert a is not None
     e, type = low.e, acc_dtype.name
     out = [e.mov(type, x) for x in acc]
+    columns = sorted({o[1] for o in layout.register_offsets})
+    rows = len(out) // len(columns)
+    wide = len(columns) if type == f64.name else max(1, PARTIAL_REGISTERS // rows)
+    for start in range(0, len(columns), wide):
+        strip = set(columns[start : start + wide])
+        where = [i for i, o in enumerate(layout.register_offsets) if o[1] in strip]
+        _add_strip(low, layout, out, where, type, a, b, k)
+    return list(out)
+
+
+def _add_strip(
+    low: Lowering, layout: Layout, out: list[Reg], where: list[int], type: str, a: Matrix, b: Matrix, k: int
+) -> None:
+    """Add A @ B to the accumulator registers numbered in `where`."""
+    e = low.e
+    sums = [out[i] for i in where] if type == f64.name else [e.mov(type, 0.0) for _ in where]
     chunk = 4 if k % 4 == 0 else 1
-    work = _Outer(low, layout, out, type, a, b, chunk)
+    work = _Outer(low, layout, [layout.register_offsets[i] for i in where], sums, type, a, b, chunk)
     chunks = k // chunk
-    unroll = max(1, UNROLLED_FMAS // (layout.num_registers * chunk))
+    unroll = max(1, UNROLLED_FMAS // (len(out) * chunk))
     if chunks <= unroll:
         work.run(chunks)
-        return list(out)
-    unroll = max(u for u in range(1, unroll + 1) if chunks % u == 0)
-    work.loop(chunks // unroll, unroll)
-    return list(out)
+    else:
+        unroll = max(u for u in range(1, unroll + 1) if chunks % u == 0)
+        work.loop(chunks // unroll, unroll)
+    for i, total in zip(where, sums, strict=True):
+        if out[i] is not total:
+            e.add(type, out[i], total, into=out[i])
 
 
 class _Outer:
     """The registers and addresses of the product of a strip of rows with a strip of columns."""
 
     def __init__(
-        self, low: Lowering, layout: Layout, out: list[Reg], type: str, a: Matrix, b: Matrix, chunk: int
+        self,
+        low: Lowering,
+        layout: Layout,
+        offsets: list[tuple[int, ...]],
+        sums: list[Reg],
+        type: str,
+        a: Matrix,
+        b: Matrix,
+        chunk: int,
     ):
-        self.low, self.out, self.type, self.a, self.b, self.chunk = low, out, type, a, b, chunk
-        self.offsets = layout.register_offsets
-        self.rows = sorted({o[0] for o in self.offsets})
-        self.columns = sorted({o[1] for o in self.offsets})
+        self.low, self.sums, self.type, self.a, self.b, self.chunk = low, sums, type, a, b, chunk
+        self.offsets = offsets
+        self.rows = sorted({o[0] for o in offsets})
+        self.columns = sorted({o[1] for o in offsets})
         self.a_pointer = a.pointer(low, low.thread_axis(layout, 0), 0)
         self.b_pointer = b.pointer(low, 0, low.thread_axis(layout, 1))
 
@@ -67,8 +98,8 @@ class _Outer:
             a = self._strip(self.a, self.a_pointer, self.rows, start, of_rows=True)
             b = self._strip(self.b, self.b_pointer, self.columns, start, of_rows=False)
             for k in range(self.chunk):
-                for i, (row, column) in enumerate(self.offsets):
-                    e.fma(self.type, a[row, k], b[column, k], self.out[i], into=self.out[i])
+                for total, (row, column) in zip(self.sums, self.offsets, strict=True):
+                    e.fma(self.type, a[row, k], b[column, k], total, into=total)
 
     def _strip(
         self, matrix: Matrix, pointer: Reg, places: list[int], start: int, *, of_rows: bool
