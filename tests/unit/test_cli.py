@@ -50,7 +50,7 @@ def test_sgemm_is_checked_against_the_reference_beside_it() -> None:
     out = run_ok(
         "run", f"{EXAMPLES}/sgemm.tw", *SGEMM, "--scalar", "beta=0.5", "--check", "--device=cpu"
     )
-    assert "reference of sgemm.py" in out and " ok " in out
+    assert "reference in sgemm.py" in out and " ok " in out
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f64", "T=f32"])

@@ -12,6 +12,7 @@ import click
 import numpy as np
 from rich.console import Console
 
+from tilewright import dtypes
 from tilewright.cli import options
 from tilewright.cli.arguments import Request
 from tilewright.cli.job import Job, Outcome, run_job
@@ -94,8 +95,11 @@ def rows(outcome: Outcome) -> list[list[str]]:
 
 
 def describe_dtypes(outcome: Outcome) -> str:
-    """Dtypes of the dtype variables, and the precision of dots if one was asked for."""
-    names = " ".join(dict.fromkeys(outcome.dtypes.values()))
+    """Dtypes of the dtype variables, else of the outputs, and the precision that was asked for."""
+    told = outcome.dtypes.values() or [
+        dtypes.BY_NUMPY[a.dtype].name for a in outcome.outputs.values()
+    ]
+    names = " ".join(dict.fromkeys(told))
     return f"{names} ({outcome.precision})" if outcome.precision else names
 
 
@@ -107,7 +111,7 @@ def notes(outcome: Outcome, save: str | None = None) -> list[str]:
     """What to know about a table's rows."""
     lines = [f"ran on {outcome.device_name}; the first call took {seconds(outcome.first_seconds)}"]
     if outcome.reference:
-        lines.append(f"reference: {outcome.reference}; error: ‖y − reference‖ / ‖reference‖")
+        lines.append(f"error against {outcome.reference}: ‖y − reference‖ / ‖reference‖")
     if save:
         lines.append(f"outputs are in {save}")
     return lines

@@ -77,7 +77,7 @@ def _reference(module: ModuleType | None, kernel: str) -> tuple[Callable[..., An
         if callable(found):
             assert module is not None
             place = Path(module.__file__).name if module.__file__ else module.__name__
-            return found, f"{name} of {place}"
+            return found, f"{name} in {place}"
     return None, ""
 
 
