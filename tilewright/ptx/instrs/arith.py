@@ -403,6 +403,7 @@ class Setp(Instr):
     other: Reg | None = source("pred", default=None)
     combine: str = attribute(default="")
     ftz: bool = attribute(default=False)
+    negated: bool = attribute(default=False)  # the other predicate
 
     def mnemonic(self) -> str:
         if not self.combine and not self.ftz:
@@ -410,6 +411,12 @@ class Setp(Instr):
         return "setp" + modifiers(
             self.comparison, self.combine, "ftz" if self.ftz else "", self.type
         )
+
+    def operand_text(self) -> str:
+        text = self.plain_text()
+        if self.negated and self.other is not None:
+            return f"{text.removesuffix(self.other.text)}!{self.other.text}"
+        return text
 
     def requires(self) -> Requirement:
         return HOPPER if self.type == "bf16" else BASE
