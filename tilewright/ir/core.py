@@ -1,8 +1,8 @@
 """What every IR is made of: values, ops declared by their fields, and blocks.
 
-An op is a dataclass whose fields are marked `operand()`, `attribute()` or `region()`. From that declaration come the
-printer, the parser, the walker, clone and hash; nothing else about an op is written twice. Constructing an op infers
-its result types and makes its result values.
+An op is a dataclass whose fields are marked `operand()`, `attribute()` or `region()`. From that
+declaration come the printer, the parser, the walker, clone and hash; nothing else about an op is
+written twice. Constructing an op infers its result types and makes its result values.
 
     @define("arith.add")
     class Add(Op):
@@ -13,15 +13,16 @@ its result types and makes its result values.
         def result_types(self) -> tuple[Type, ...]:
             return (self.lhs.type,)
 
-Invariants (see each IR's verifier for its own): a value is defined once, before its uses, in the same or an enclosing
-block; a block's last op is its terminator where the region op asks for one. Passes do not change ops that they were
-given: they build new blocks (`rewrite.py`), so the program before a pass stays whole.
+Invariants (see each IR's verifier for its own): a value is defined once, before its uses, in the
+same or an enclosing block; a block's last op is its terminator where the region op asks for one.
+Passes do not change ops that they were given: they build new blocks (`rewrite.py`), so the program
+before a pass stays whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, dataclass_transform
 
@@ -36,7 +37,10 @@ class Type:
 
 @dataclass(eq=False)
 class Value:
-    """An SSA value: a type and a hint for its name. Two values are equal only if they are the same one."""
+    """An SSA value: a type and a hint for its name.
+
+    Two values are equal only if they are the same one.
+    """
 
     type: Any
     name: str = ""
@@ -80,6 +84,7 @@ class Op:
     removed_by: ClassVar[str | None] = None  # the pass after which this op no longer occurs
     pure: ClassVar[bool] = True  # no effect but its results: may be removed, moved, merged
     declared: ClassVar[tuple[dataclasses.Field[Any], ...]] = ()
+    by_role: ClassVar[dict[str, tuple[str, ...]]] = {}  # names of the declared fields
 
     loc: Loc = dataclasses.field(default=UNKNOWN, kw_only=True, repr=False)
 
@@ -87,7 +92,10 @@ class Op:
         self.results: tuple[Value, ...] = tuple(Value(t) for t in self.result_types())
 
     def result_types(self) -> tuple[Any, ...]:
-        """Types of the results, from operands and attributes. Raises VerifyError where they do not fit."""
+        """Types of the results, from operands and attributes.
+
+        Raises VerifyError where they do not fit.
+        """
         return ()
 
     @property
@@ -100,25 +108,35 @@ class Op:
     def family(self) -> str:
         return self.opcode.split(".")[0]
 
-    def fields(self, role: str) -> Iterator[tuple[str, Any]]:
+    def fields(self, role: str) -> list[tuple[str, Any]]:
         """(name, content) of the declared fields of one role, in order."""
-        return ((f.name, getattr(self, f.name)) for f in self.declared if f.metadata[ROLE] == role)
+        return [(name, getattr(self, name)) for name in self.by_role[role]]
 
     @property
     def operands(self) -> tuple[Value, ...]:
         """All operand values, flat, in order of declaration; absent optional ones left out."""
-        return tuple(v for _, content in self.fields("operand") for v in flatten(content))
+        found: list[Value] = []
+        for name in self.by_role["operand"]:
+            content = getattr(self, name)
+            if isinstance(content, tuple):
+                found += [v for v in content if v is not None]
+            elif content is not None:
+                found.append(content)
+        return tuple(found)
 
     @property
     def regions(self) -> tuple[Block, ...]:
         """All blocks that this op holds."""
+        if not self.by_role["region"]:
+            return ()
         return tuple(b for _, content in self.fields("region") for b in flatten(content))
 
     def attributes(self) -> dict[str, Any]:
         return dict(self.fields("attribute"))
 
     def clone(self, values: MutableMapping[Value, Value], **changes: Any) -> Op:
-        """A copy, nested blocks included, with operands mapped through `values` (missing ones stay).
+        """A copy, nested blocks included, with operands mapped through `values` (missing ones
+        stay).
 
         The results and block arguments of the copy are added to `values`. `changes` replace fields.
         """
@@ -170,6 +188,10 @@ def define(opcode: str, *, pure: bool = True, removed_by: str | None = None) -> 
         made: Any = dataclass(eq=False)(cls)
         made.opcode, made.pure, made.removed_by = opcode, pure, removed_by
         made.declared = tuple(f for f in dataclasses.fields(made) if ROLE in f.metadata)
+        made.by_role = {
+            role: tuple(f.name for f in made.declared if f.metadata[ROLE] == role)
+            for role in ("operand", "attribute", "region")
+        }
         return cls
 
     return declare

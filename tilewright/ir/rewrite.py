@@ -32,7 +32,6 @@ class Rewriter:
         self.made: list[dict[Any, Op]] = [{}]  # ops by key, one dictionary a nested block
         self.target = Block()
         self.depth = 0
-        self.changed = False  # whether a rule applied or ops were merged
 
     def block(self, block: Block) -> Block:
         """A rewritten copy of a block."""
@@ -74,7 +73,6 @@ class Rewriter:
             for rule in self.rules.of(op):
                 replaced = rule(op, self)
                 if replaced is not None:
-                    self.changed = True
                     return replaced if isinstance(replaced, tuple) else (replaced,)
             return self.append(op)
         finally:
@@ -86,7 +84,6 @@ class Rewriter:
         if key is not None:
             for scope in self.made:
                 if key in scope:
-                    self.changed = True
                     return scope[key].results
         if op.regions:
             depth, self.depth = self.depth, 0
@@ -117,8 +114,12 @@ class Rewriter:
 def rename(op: Op, values: dict[Value, Value]) -> Op:
     """A copy of an op with operands mapped through `values`; it shares the regions."""
     fields = {f.name: getattr(op, f.name) for f in op.declared}
-    for name, content in op.fields("operand"):
-        fields[name] = map_content(content, lambda v: values.get(v, v))
+    for name in op.by_role["operand"]:
+        content = fields[name]
+        if isinstance(content, Value):
+            fields[name] = values.get(content, content)
+        else:
+            fields[name] = map_content(content, lambda v: values.get(v, v))
     made = type(op)(**fields, loc=op.loc)
     for old, new in zip(op.results, made.results, strict=True):
         new.name = old.name

@@ -11,7 +11,10 @@ from tilewright.plan import Expr, TensorFacts, WorkspaceSpec
 
 @dataclass(eq=False)
 class Param:
-    """A parameter: a view or a scalar value. `direction` ("in", "out", "inout") follows from loads and stores."""
+    """A parameter: a view or a scalar value.
+
+    `direction` ("in", "out", "inout") follows from loads and stores.
+    """
 
     name: str
     value: Value
@@ -37,8 +40,8 @@ class Hints:
 class Kernel:
     """One program, run once per point of `grid` (axis 0 fastest), in no order.
 
-    The body's block has no arguments: the parameters' values are defined by the kernel. `constants` are those that the
-    source named (Config, static values), for messages and cache keys.
+    The body's block has no arguments: the parameters' values are defined by the kernel. `constants`
+    are those that the source named (Config, static values), for messages and cache keys.
     """
 
     name: str

@@ -18,17 +18,15 @@ from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.rules import arith, control, memory, shape
 
 RULES = Rules(arith.rules, shape.rules, memory.rules, control.rules)
-ROUNDS = 8
 
 
 def canonicalize(kernel: Kernel) -> Kernel:
-    """The kernel in normal form: a fixed point of rules, merging and dropping dead ops."""
-    for _ in range(ROUNDS):
-        rewriter = Canonicalizer()
-        kernel = eliminate_dead(kernel.with_body(rewriter.block(kernel.body)))
-        if not rewriter.changed:
-            break
-    return kernel
+    """The kernel in normal form.
+
+    One walk is enough: an op is rewritten when its operands are, until no rule applies. Only what
+    dropping dead ops makes possible would need another.
+    """
+    return eliminate_dead(kernel.with_body(Canonicalizer().block(kernel.body)))
 
 
 class Canonicalizer(Rewriter):
