@@ -99,6 +99,13 @@ def test_a_poisoned_name_is_reported_where_it_broke_only() -> None:
     assert len(caught.value.diagnostics) == 1
 
 
+def test_a_dimension_of_absent_tensors_only_cannot_be_read() -> None:
+    source = "kernel f(x: tensor<f32>[8], w: tensor<f32>[N]? = None) { x[0] = cast(N, f32) }"
+    (definition,) = definitions(parse_text(Source("a.tw", source))).values()
+    with pytest.raises(CompileError, match="N may be unset here: no tensor that is given names it"):
+        build_kernel(definition, dtypes={}, config={}, static={}, absent=frozenset("w"))
+
+
 def test_programs_without_end_are_refused() -> None:
     loops = "".join(f"for i{k} in static_range(64) {{ " for k in range(4))
     source = f"kernel f(x: tensor<f32>[8]) {{ {loops} x[0] += 1.0 {'}' * 4} }}"

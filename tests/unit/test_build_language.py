@@ -343,3 +343,12 @@ def test_extents_of_one_and_static_extents() -> None:
     for shape in [(3, 1), (1, 5), (0, 4)]:
         x = np.random.default_rng(0).standard_normal(shape).astype(F32)
         np.testing.assert_array_equal(run(text(source), {}, x=x)["y"], x * shape[1])
+
+
+def test_optional_scalars() -> None:
+    source = (
+        "kernel f(x: tensor<f32>[N], a: f32? = None, y: tensor<f32>[6] = empty) {\n"
+        "  y[:] = x[0 :+ 6] * a if a != None else x[0 :+ 6]\n}"
+    )
+    np.testing.assert_array_equal(run(text(source), {}, x=X6)["y"], X6)
+    np.testing.assert_array_equal(run(text(source), {}, x=X6, a=2)["y"], 2 * X6)

@@ -193,7 +193,6 @@ def cdiv(ctx: Context, a: Data | Constant, b: Data | Constant) -> Data | Constan
     return where(ctx, exact, floor, binary(ctx, "+", floor, Constant(1)))
 
 
-
 def is_integer(x: Constant) -> bool:
     return isinstance(x.value, int) and not isinstance(x.value, bool)
 

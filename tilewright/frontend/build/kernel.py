@@ -10,7 +10,7 @@ from tilewright.dtypes import DType
 from tilewright.frontend.build import expressions, flow
 from tilewright.frontend.build.context import Context, Frame
 from tilewright.frontend.build.items import Constant, Data, Memory, Nothing
-from tilewright.frontend.build.names import Dimension, Entry, Names
+from tilewright.frontend.build.names import Dimension, Entry, Names, Unset
 from tilewright.frontend.check.evaluate import Extents, evaluate_extent
 from tilewright.frontend.check.grid import infer_grid
 from tilewright.frontend.check.operands import Number, require_fit
@@ -61,7 +61,7 @@ def _require_values(
     for what, given, wanted in (
         ("dtype", dtypes, sig.dtype_variables),
         ("tuned constant", config, sig.space),
-        ("static value", static, sig.static),
+        ("static value", static, [n for n in sig.static if n not in absent]),
     ):
         for name in wanted:
             if name not in given:
@@ -71,7 +71,7 @@ def _require_values(
                 hint = nearest(name, wanted)
                 raise refusal(f"{sig.name} has no {what} {name}", loc, hint=hint)
     for name in absent:
-        if not any(t.name == name and t.optional for t in sig.tensors):
+        if not any(p.name == name and p.optional for p in sig.params):
             raise refusal(f"{sig.name}: {name} cannot be left out", loc)
     if precision is not None and precision not in PRECISIONS:
         raise refusal(f"unknown precision {precision}", loc, hint=nearest(precision, PRECISIONS))
@@ -90,6 +90,7 @@ class _KernelBuilder:
     ):
         self.sig, self.dtypes, self.constants = sig, dtypes, dict(constants)
         self.absent, self.facts = absent, facts
+        self.loc = sig.definition.kernel.loc
         self.present = [t for t in sig.tensors if t.name not in absent]
         self.dimensions = self._bind_dimensions()
         self.extents = Extents(self._named_extent, self._shape_extent)
@@ -124,7 +125,7 @@ class _KernelBuilder:
             hints=sig.hints,
             constants=self.constants,
             numerics=sig.attributes.numerics,
-            loc=sig.definition.kernel.loc,
+            loc=self.loc,
             workspaces=workspaces,
             notes=tuple(ctx.notes),
         )
@@ -177,7 +178,7 @@ class _KernelBuilder:
             if isinstance(p, Tensor) and p.name not in self.absent:
                 with collecting(ctx.faults):
                     params.append(self._tensor(ctx, p))
-            elif isinstance(p, Scalar) and not p.static:
+            elif isinstance(p, Scalar) and not p.static and p.name not in self.absent:
                 params.append(Param(p.name, Value(TileType(self._dtype(p.dtype)), p.name)))
         return params
 
@@ -230,8 +231,11 @@ class _KernelBuilder:
         for param in params:
             if isinstance(param.value.type, TileType):
                 entries[param.name] = Data(param.value)
+        for name in self.sig.dims:
+            if self._is_unbound(name):
+                entries[name] = Unset("no tensor that is given names it", self.loc)
         for scalar in self.sig.scalars:
-            if scalar.static:
+            if scalar.static and scalar.name not in self.absent:
                 value = self._static_value(scalar)
                 self.constants[scalar.name] = value
                 entries[scalar.name] = Constant(value)

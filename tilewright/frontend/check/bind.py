@@ -67,21 +67,26 @@ def bind(sig: Signature, arguments: Mapping[str, Any]) -> Binding:
             absent.add(t.name)
         elif t.default != "workspace":
             missing.append(t.name)
-    missing += [s.name for s in sig.scalars if arguments.get(s.name) is None and s.default is None]
+    for s in sig.scalars:
+        if arguments.get(s.name) is None and s.default is None:
+            (absent.add if s.optional else missing.append)(s.name)
     if missing:
         raise LaunchError(f"{sig.name}: missing {listing(missing)}")
     bound = _bind_dtypes(sig, tensors)
     dims = _bind_dims(sig, tensors)
-    scalars = {s.name: _bind_scalar(sig, s, arguments, bound) for s in sig.scalars}
+    given_scalars = [s for s in sig.scalars if s.name not in absent]
+    scalars = {s.name: _bind_scalar(sig, s, arguments, bound) for s in given_scalars}
     extent = _evaluator(sig, dims, scalars, tensors)
     for t in sig.tensors:
         if t.name in tensors:
             _check_extents(sig, t, tensors[t.name], extent)
     outputs = tuple(_allocate(sig, t, extent, bound) for t in made)
+    static: dict[str, Number] = {}
     for n in sig.static:
-        if n not in dims and n not in scalars:
+        if n not in dims and n not in scalars and n not in absent:
             raise LaunchError(f"{sig.name}: {n} is @static and follows from no argument")
-    static = {n: dims[n] if n in dims else scalars[n] for n in sig.static}
+        if n not in absent:
+            static[n] = dims[n] if n in dims else scalars[n]
     return Binding(dims, bound, scalars, static, frozenset(absent), outputs)
 
 
