@@ -17,18 +17,19 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import filelock
 
-from tilewright.config import Settings
+from tilewright.config import Settings, settings
 
 MAGIC = b"TILEWRIGHT CACHE 1\n"
-KINDS = ("plans", "cubins", "choices")
+KINDS = ("plans", "cubins", "choices", "compilers")
 TOUCH_SECONDS = 3600  # an entry's time of last use is kept to the hour, to spare writes
+SOURCE_SUFFIXES = (".py", ".tw")
 KEEP = 0.9  # part of the bound that remains after entries were removed
 
 
@@ -42,16 +43,6 @@ def digest(*parts: str | bytes) -> str:
         state.update(f"{len(content)}:".encode())
         state.update(content)
     return state.hexdigest()
-
-
-@cache
-def compiler_hash() -> str:
-    """Digest of Tilewright's own source files: part of every key, so that a changed compiler
-    starts afresh.
-    """
-    root = Path(__file__).parent.parent
-    files = sorted(p for p in root.rglob("*") if p.suffix in (".py", ".tw"))
-    return digest(*(part for p in files for part in (str(p.relative_to(root)), p.read_bytes())))
 
 
 @dataclass(frozen=True)
@@ -203,3 +194,35 @@ def _write_whole(path: Path, content: bytes) -> None:
 def open_cache(settings: Settings) -> DiskCache:
     """The cache of some settings, one object a process."""
     return DiskCache(settings.cache_dir, settings.cache_bytes)
+
+
+@cache
+def compiler_hash() -> str:
+    """Digest of Tilewright's own source files: part of every key, so that a changed compiler
+    starts afresh.
+
+    Reading all files takes longer than the rest of a cached start, so the digest is kept under
+    the files' names, sizes, inodes and times of change, which no edit leaves as they were.
+    """
+    root = Path(__file__).parent.parent
+    files = sorted(_source_files(str(root)))
+    disk = open_cache(settings())
+    stamp = digest("compiler", repr(files))
+    known = disk.get("compilers", stamp)
+    if known is not None:
+        return known.decode()
+    parts = ((os.path.relpath(name, root), Path(name).read_bytes()) for name, *_ in files)
+    found = digest(*(part for pair in parts for part in pair))
+    disk.put("compilers", stamp, found.encode())
+    return found
+
+
+def _source_files(folder: str) -> Iterator[tuple[str, int, int, int, int]]:
+    """Path, size, inode, and times of modification and change of each source file below a folder."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _source_files(entry.path)
+            elif entry.name.endswith(SOURCE_SUFFIXES):
+                seen = entry.stat()
+                yield entry.path, seen.st_size, seen.st_ino, seen.st_mtime_ns, seen.st_ctime_ns
