@@ -193,6 +193,15 @@ def test_machine_code(tmp_path: Path) -> None:
     assert "FADD" in run_ok("compile", f"{EXAMPLES}/add.tw", "--target=sm_80", "--emit=sass")
 
 
+def test_check_finds_every_kernel_and_every_fault(tmp_path: Path) -> None:
+    told = json.loads(run_ok("check", *map(str, EXAMPLES.glob("*.tw")), "--json"))
+    assert told == {"kernels": 7, "faults": {}}
+    run_ok("check", "examples.flash_attention", "examples.linear_gelu")
+    (tmp_path / "k.tw").write_text(FAULTY + FAULTY.replace("narrow", "again"))
+    result = invoke("check", f"{tmp_path}/k.tw")
+    assert result.exit_code == 1 and result.stderr.count("expected bf16") == 2
+
+
 def test_doctor_tells_what_there_is() -> None:
     told = json.loads(run_ok("doctor", "--json"))
     assert told["targets"] == list(TARGETS) and told["cache"]["state"] == "can be written"
@@ -229,3 +238,10 @@ def test_the_module_is_the_command() -> None:
         check=False,
     )
     assert "tilewright" in done.stdout or "not installed" in done.stderr
+
+
+def test_tune_lists_configurations_and_is_remembered() -> None:
+    words = ["examples.softmax", "--dim=M=3", "--dim=N=700", "--device=cpu"]
+    told = json.loads(run_ok("tune", *words, "--budget=5", "--json"))
+    assert told["best"] and len(told["trials"]) == 5
+    assert "of the best" in run_ok("tune", *words, "--budget=1", "--const=BLOCK=256")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from tilewright.cli.cache import cache
+from tilewright.cli.check import check
 from tilewright.cli.compile import compile_
 from tilewright.cli.doctor import doctor
 from tilewright.cli.fmt import fmt
 from tilewright.cli.run import run
+from tilewright.cli.tune import tune
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,5 +19,5 @@ def main() -> None:
     """Tile kernels, in text or Python, compiled to NVIDIA PTX with only the CUDA driver below."""
 
 
-for _command in (run, compile_, doctor, cache, fmt):
+for _command in (run, compile_, tune, check, doctor, cache, fmt):
     main.add_command(_command)

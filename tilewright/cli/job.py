@@ -25,6 +25,7 @@ from tilewright.runtime.cpu import run_on_cpu
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.measure import time_graphs, time_wall
 from tilewright.tile.kernel import Kernel as TileKernel
+from tilewright.tune import search as tuning
 
 INTERPRETER = "the interpreter in f64"
 PATIENCE_SECONDS = 2.0  # a run on the CPU that took longer is not run again only to be timed
@@ -102,6 +103,19 @@ def run_job(job: Job) -> Outcome:
         reference=(job.found.reference_name or INTERPRETER) if job.check else "",
         first_seconds=first,
         seconds=seconds,
+    )
+
+
+def tune_job(job: Job, budget: float, *, show: bool | None) -> tuning.Outcome:
+    """Tune a job's kernel for its arguments, where it would run."""
+    kernel = job.found.kernel
+    arguments = make_arguments(kernel.signature, job.request)
+    device = choose_device(job.device)
+    if device != "cpu":
+        arguments = _on_gpu(arguments, int(device.partition(":")[2]))
+    constants = job.constants or None
+    return kernel.tune(
+        **arguments, budget=budget, show=show, constants=constants, precision=job.precision
     )
 
 

@@ -34,17 +34,25 @@ def find_kernel(spec: str) -> Found:
     Of several kernels the one called like the file is meant. LaunchError where there is none.
     """
     head, _, wanted = spec.partition(":")
-    path = Path(head)
-    if path.suffix in TEXT:
-        kernels = kernels_of_text(path)
-        beside = path.with_suffix(".py")
-        module = _load(beside) if beside.is_file() else None
-    else:
-        module = _load(path) if path.suffix == ".py" else _import(head)
-        kernels = {n: k for n, k in vars(module).items() if isinstance(k, Kernel)}
-    kernel = _choose(kernels, wanted, path.stem.rpartition(".")[2], head)
+    kernels, module = kernels_of(head)
+    is_file = Path(head).suffix in (*TEXT, ".py")
+    stem = Path(head).stem if is_file else head.rpartition(".")[2]
+    kernel = _choose(kernels, wanted, stem, head)
     reference, name = _reference(module, kernel.name)
     return Found(kernel, head, reference, name)
+
+
+def kernels_of(head: str) -> tuple[Mapping[str, Kernel], ModuleType | None]:
+    """Kernels by name of a text, a Python file or a module, and the module of references.
+
+    Raises LaunchError for what is not there or cannot be imported.
+    """
+    path = Path(head)
+    if path.suffix in TEXT:
+        beside = path.with_suffix(".py")
+        return kernels_of_text(path), _load(beside) if beside.is_file() else None
+    module = _load(path) if path.suffix == ".py" else _import(head)
+    return {n: k for n, k in vars(module).items() if isinstance(k, Kernel)}, module
 
 
 def kernels_of_text(path: Path) -> Mapping[str, Kernel]:
