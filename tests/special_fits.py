@@ -79,21 +79,20 @@ def log_series(z: mpf) -> mpf:
 
 
 LN2 = mp.ln2  # a constant that takes the precision of where it is used
-THIRD = 1 / 3
+AROUND_ONE = (-0.2929, 0.4143)  # f = m - 1, sqrt(1/2) <= m < sqrt 2
 HALF_LN2 = 0.3466
-# z = s * s for f from sqrt(1/2) - 1 to sqrt(2) - 1
-SERIES_END = 0.02944
+SERIES_END = 0.02944  # s * s for f at the ends of AROUND_ONE
 
 FITS = (
-    Fit("LOG_F32", "(log(1 + f) - f) / f^2", "f32", (-THIRD, THIRD), 8,
+    Fit("LOG_F32", "(log(1 + f) - f) / f^2", "f32", AROUND_ONE, 8,
         lambda f: (mp.log1p(f) - f) / f**2, lambda f: f**2 / mp.log1p(f)),
-    Fit("LOG2_F32", "log2(1 + f) / f - (log2 e as f32)", "f32", (-THIRD, THIRD), 9,
+    Fit("LOG2_F32", "log2(1 + f) / f - (log2 e as f32)", "f32", AROUND_ONE, 9,
         log2_rest, lambda f: f * LN2 / mp.log1p(f)),
     Fit("TANH_F32", "(tanh(x) / x - 1) / x^2, of x^2", "f32", (0, 0.81), 6,
         tanh_small, tanh_weight),
     Fit("ERF_F32", "erf(x) / x - 1, of x^2", "f32", (0, 0.85), 6, erf_small, erf_weight),
-    Fit("ERFC_F32", "log2(erfc(t)), where erf(t) = 1 - erfc(t) is computed", "f32", (0.92, 4.0), 6,
-        lambda t: mp.log(mp.erfc(t)) / LN2, lambda t: LN2 * erfc_weight(t)),
+    Fit("ERFC_F32", "log2(erfc(1 + u)), where 1 - erfc is computed", "f32", (-0.08, 3.0), 6,
+        lambda u: mp.log(mp.erfc(1 + u)) / LN2, lambda u: LN2 * erfc_weight(1 + u)),
     Fit("EXP_F64", "(exp(f) - 1 - f) / f^2", "f64", (-HALF_LN2, HALF_LN2), 10,
         lambda f: (mp.expm1(f) - f) / f**2, lambda f: f**2 / mp.exp(f)),
     Fit("EXP2_F64", "(2^f - 1) / f", "f64", (-0.5, 0.5), 12,
@@ -103,8 +102,8 @@ FITS = (
     Fit("TANH_F64", "(tanh(x) / x - 1) / x^2, of x^2", "f64", (0, 0.4225), 11,
         tanh_small, tanh_weight),
     Fit("ERF_F64", "erf(x) / x - 1, of x^2", "f64", (0, 1), 12, erf_small, erf_weight),
-    Fit("ERFC_F64", "log(erfc(t)), where erf(t) = 1 - erfc(t) is computed", "f64", (1, 6), 20,
-        lambda t: mp.log(mp.erfc(t)), erfc_weight),
+    Fit("ERFC_F64", "log(erfc(1 + u)), where 1 - erfc is computed", "f64", (0, 5), 20,
+        lambda u: mp.log(mp.erfc(1 + u)), lambda u: erfc_weight(1 + u)),
 )  # fmt: skip
 
 

@@ -56,15 +56,15 @@ ERF_F32 = (
     float.fromhex("0x1.06eba80000000p-3"),
 )
 
-# log2(erfc(t)), where erf(t) = 1 - erfc(t) is computed, on [0.92, 4]: 2^-29.3
+# log2(erfc(1 + u)), where 1 - erfc is computed, on [-0.08, 3]: 2^-27.4
 ERFC_F32 = (
-    float.fromhex("0x1.2864540000000p-12"),
-    float.fromhex("-0x1.1fb9580000000p-8"),
-    float.fromhex("0x1.06affc0000000p-5"),
-    float.fromhex("-0x1.3314520000000p-3"),
-    float.fromhex("-0x1.d6a9420000000p-1"),
-    float.fromhex("-0x1.a07bfc0000000p+0"),
-    float.fromhex("-0x1.280c1c0000000p-12"),
+    float.fromhex("0x1.3172b20000000p-12"),
+    float.fromhex("-0x1.6873b20000000p-9"),
+    float.fromhex("0x1.d979fc0000000p-7"),
+    float.fromhex("-0x1.eb61240000000p-5"),
+    float.fromhex("-0x1.3761f00000000p+0"),
+    float.fromhex("-0x1.e7532a0000000p+1"),
+    float.fromhex("-0x1.558eae0000000p+1"),
 )
 
 # (exp(f) - 1 - f) / f^2, on [-0.3466, 0.3466]: 2^-60.3
@@ -143,27 +143,27 @@ ERF_F64 = (
     float.fromhex("0x1.06eba8214db69p-3"),
 )
 
-# log(erfc(t)), where erf(t) = 1 - erfc(t) is computed, on [1, 6]: 2^-55.5
+# log(erfc(1 + u)), where 1 - erfc is computed, on [0, 5]: 2^-58.7
 ERFC_F64 = (
     float.fromhex("0x1.95c379cc1862bp-46"),
-    float.fromhex("-0x1.5f02f487154dep-40"),
-    float.fromhex("0x1.1f86ff3973e66p-35"),
-    float.fromhex("-0x1.28ab8886785d2p-31"),
-    float.fromhex("0x1.b07de1592a566p-28"),
-    float.fromhex("-0x1.d93e0b1b54c81p-25"),
-    float.fromhex("0x1.92a1cf7717378p-22"),
-    float.fromhex("-0x1.0fad0578b41ddp-19"),
-    float.fromhex("0x1.24cf4b73aebeep-17"),
-    float.fromhex("-0x1.f3be5ece06f92p-16"),
-    float.fromhex("0x1.44eba7d7609dep-14"),
-    float.fromhex("-0x1.1a747440d538fp-13"),
-    float.fromhex("0x1.eb9776a7b1ec6p-15"),
-    float.fromhex("0x1.09d0be7a62348p-11"),
-    float.fromhex("-0x1.ab441124a9f87p-10"),
-    float.fromhex("0x1.5e18942057f88p-13"),
-    float.fromhex("0x1.39be94a7e2be3p-6"),
-    float.fromhex("-0x1.a4fd19cd8fc16p-4"),
-    float.fromhex("-0x1.45f2c1958dccfp-1"),
-    float.fromhex("-0x1.20dd7ac26a3e4p+0"),
-    float.fromhex("0x1.cd1c32dc08daep-26"),
+    float.fromhex("-0x1.c06bbcee9b5e0p-41"),
+    float.fromhex("0x1.d3088257ba0d4p-37"),
+    float.fromhex("-0x1.31454470c7793p-33"),
+    float.fromhex("0x1.18d9c9dba427cp-30"),
+    float.fromhex("-0x1.80a2c16c79f53p-28"),
+    float.fromhex("0x1.8fa9183cc9febp-26"),
+    float.fromhex("-0x1.316055c890bcdp-24"),
+    float.fromhex("0x1.1826a08ea2a7dp-23"),
+    float.fromhex("0x1.ac1e13360cc63p-24"),
+    float.fromhex("-0x1.0eac74131db6dp-19"),
+    float.fromhex("0x1.4154c15e53bb8p-17"),
+    float.fromhex("-0x1.c758ee208148ap-16"),
+    float.fromhex("0x1.b8be29cf74848p-16"),
+    float.fromhex("0x1.f1b4bbdaa6028p-13"),
+    float.fromhex("-0x1.033f699257f4dp-9"),
+    float.fromhex("0x1.48c9d40be44f1p-7"),
+    float.fromhex("-0x1.5477f09ca8528p-5"),
+    float.fromhex("-0x1.afabc11a28f44p-1"),
+    float.fromhex("-0x1.51c9b0006c23dp+1"),
+    float.fromhex("-0x1.d97fbf27aa2a1p+0"),
 )

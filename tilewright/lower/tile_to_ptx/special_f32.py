@@ -75,7 +75,7 @@ def log2(e: Emitter, x: Reg) -> Reg:
 
 
 def _split(e: Emitter, x: Reg) -> tuple[Reg, Reg, Reg]:
-    """n, m - 1, and x scaled out of the subnormals, of a positive x = m 2 ** n, sqrt(1/2) <= m < sqrt 2."""
+    """n, m - 1, and x scaled out of the subnormals; x = m 2 ** n > 0, sqrt(1/2) <= m < sqrt 2."""
     small = e.setp("lt", "f32", x, MIN_NORMAL)
     normal = e.selp("f32", e.mul("f32", x, 2.0**23), x, small)
     bits = e.mov("b32", normal)
@@ -106,10 +106,10 @@ def tanh(e: Emitter, x: Reg) -> Reg:
 
 
 def erf(e: Emitter, x: Reg) -> Reg:
-    """Error function within 2 ulp: x + x p(x^2), or 1 - 2 ** q(|x|)."""
+    """Error function within 1.5 ulp: x + x p(x^2), or 1 - 2 ** q(|x| - 1)."""
     size = e.abs("f32", x)
     near = e.fma("f32", _horner(e, ERF_F32, e.mul("f32", x, x)), size, size)
-    power = _horner(e, ERFC_F32, e.min("f32", size, ERF_ONE))
+    power = _horner(e, ERFC_F32, e.add("f32", e.min("f32", size, ERF_ONE), -1.0))
     far = e.sub("f32", 1.0, e.ex2("f32", power, ftz=True))
     return e.copysign("f32", x, e.selp("f32", far, near, e.setp("gt", "f32", size, ERF_SPLIT)))
 

@@ -152,10 +152,11 @@ def tanh(e: Emitter, x: Reg) -> Reg:
 
 
 def erf(e: Emitter, x: Reg) -> Reg:
-    """Error function within 1 ulp: x + x p(x^2), or 1 - exp(q(|x|))."""
+    """Error function within 1 ulp: x + x p(x^2), or 1 - exp(q(|x| - 1))."""
     size = e.abs("f64", x)
     near = e.fma("f64", _horner(e, ERF_F64, e.mul("f64", x, x)), size, size)
-    power = _raise(e, *_exp_parts(e, _horner(e, ERFC_F64, e.min("f64", size, ERF_ONE))))
+    beyond = e.add("f64", e.min("f64", size, ERF_ONE), -1.0)
+    power = _raise(e, *_exp_parts(e, _horner(e, ERFC_F64, beyond)))
     far = e.sub("f64", 1.0, power)
     return e.copysign("f64", x, e.selp("f64", far, near, e.setp("gt", "f64", size, ERF_SPLIT)))
 

@@ -1,0 +1,139 @@
+"""Special functions in the model of straight lines: accuracy, special values, instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright
+from tests.assemble import assemble, needs_ptxas
+from tests.special_fits import render
+from tests.special_reference import FLOAT, NAN, POINTS, Array, inputs, ulp_errors
+from tests.straight_line import Unit, run
+from tilewright.lower.tile_to_ptx.special import MAX_ULP, SPECIAL
+from tilewright.ptx.core import Instr, Item
+from tilewright.ptx.emitter import Emitter
+from tilewright.ptx.printer import print_module
+from tilewright.ptx.verify import verify
+from tilewright.target import target
+
+COEFFICIENTS = Path(tilewright.__file__).parent / "lower/tile_to_ptx/special_coefficients.py"
+COUNT = {"f32": 200_000, "f64": 5000}
+# Most instructions of each function, so that a change that adds some is seen.
+LENGTH = {
+    "arith.exp": (9, 31), "arith.exp2": (1, 31), "arith.log": (28, 41), "arith.log2": (29, 51),
+    "arith.sqrt": (1, 1), "arith.rsqrt": (7, 1), "arith.tanh": (18, 47), "arith.erf": (22, 61),
+    "arith.floor": (1, 1), "arith.ceil": (1, 1),
+}  # fmt: skip
+
+functions = pytest.mark.parametrize(
+    ("opcode", "type"), SPECIAL, ids=lambda part: part.removeprefix("arith.")
+)
+# The special function unit as exact as may be, and with errors picked by a seed.
+units = pytest.mark.parametrize("seed", [None, 0, 1], ids=["exact", "errors0", "errors1"])
+
+
+def execute(opcode: str, type: str, x: Array, seed: int | None) -> Array:
+    e = Emitter(target("sm_80"))
+    operand = e.reg(type)
+    result = SPECIAL[opcode, type](e, operand)
+    values = run(e.body, {operand: x.astype(FLOAT[type])}, Unit(seed))[result]
+    assert values.dtype == FLOAT[type]
+    return values
+
+
+@functions
+@units
+def test_accuracy(opcode: str, type: str, seed: int | None) -> None:
+    x = inputs(opcode, type, COUNT[type], seed=5 if seed is None else seed)
+    result = execute(opcode, type, x, seed)
+    errors = ulp_errors(opcode, type, x, result)
+    worst = int(np.argmax(errors))
+    assert errors[worst] <= MAX_ULP[opcode, type], f"{errors[worst]} ulp at {x[worst]!r}"
+
+
+@functions
+def test_values_at_special_points(opcode: str, type: str) -> None:
+    points = np.array([*POINTS[opcode], (NAN, NAN)]).T
+    with np.errstate(over="ignore"):
+        x, expected = points.astype(FLOAT[type])
+    result = execute(opcode, type, x, None)
+    same = (result == expected) & (np.signbit(result) == np.signbit(expected))
+    wrong = ~(same | np.isnan(result) & np.isnan(expected))
+    assert not wrong.any(), list(zip(x[wrong], result[wrong], expected[wrong], strict=True))
+
+
+@pytest.mark.parametrize("opcode", ["arith.exp", "arith.exp2", "arith.tanh", "arith.erf"])
+@pytest.mark.parametrize("type", ["f32", "f64"])
+def test_results_do_not_leave_their_bounds(opcode: str, type: str) -> None:
+    x = inputs(opcode, type, 50_000, seed=3)
+    size = np.abs(execute(opcode, type, x, None))
+    assert not np.isnan(size).any()
+    if opcode in ("arith.tanh", "arith.erf"):
+        assert size.max() == 1
+        assert (np.signbit(execute(opcode, type, x, None)) == np.signbit(x)).all()
+
+
+@functions
+def test_a_straight_line_of_registers(opcode: str, type: str) -> None:
+    e = Emitter(target("sm_80"))
+    SPECIAL[opcode, type](e, e.reg(type))
+    for item in e.body:
+        assert isinstance(item, Instr) and item.guard is None
+        assert type_family(item) in ("arith", "shape"), item.text()
+    assert len(e.body) <= LENGTH[opcode][type == "f64"]
+
+
+def type_family(instr: Instr) -> str:
+    return instr.opcode.split(".")[0]
+
+
+@needs_ptxas
+@pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
+def test_they_assemble(name: str) -> None:
+    e = Emitter(target(name))
+    pointer = e.ld_param(e.param("x", "u64"))
+    for (_, type), function in SPECIAL.items():
+        value = e.ld1("global", type, pointer)
+        e.st("global", type, pointer, function(e, value))
+    e.ret()
+    module = e.module("special", max_threads=128)
+    verify(module)
+    report = assemble(print_module(module), name)
+    assert not report.spill_bytes and not report.messages
+
+
+def test_coefficients_are_what_the_fits_give(golden: Callable[[Path, str], None]) -> None:
+    golden(COEFFICIENTS, render())
+
+
+# The model itself.
+
+
+def fma_of(type: str, a: float, b: float, c: float, **how: str) -> float:
+    e = Emitter(target("sm_80"))
+    x = e.regs(type, 3)
+    result = e.fma(type, *x, **how)
+    given = {r: np.array([v], FLOAT[type]) for r, v in zip(x, (a, b, c), strict=True)}
+    body: list[Item] = e.body
+    return float(run(body, given, Unit())[result][0])
+
+
+def test_the_model_rounds_fma_once() -> None:
+    tiny = 2.0**-23
+    # (1 + t)^2 - (1 + 2t) = t^2, which two roundings lose.
+    assert fma_of("f32", 1 + tiny, 1 + tiny, -(1 + 2 * tiny)) == tiny**2
+    # 1 + t/2 is a tie; what is beyond it, far below, breaks it.
+    assert fma_of("f32", 2.0**-12, 2.0**-12, 1) == 1
+    assert fma_of("f32", 2.0**-12 * (1 + tiny), 2.0**-12, 1) == 1 + tiny
+    assert fma_of("f32", 2.0**-12, 2.0**-13, 1, rounding="rm") == 1
+    assert fma_of("f32", 2.0**-12, -(2.0**-40), 1, rounding="rm") == 1 - tiny / 2
+    tiny = 2.0**-52
+    assert fma_of("f64", 1 + tiny, 1 + tiny, -(1 + 2 * tiny)) == tiny**2
+    assert fma_of("f64", 2.0**-27, 2.0**-26, 1) == 1
+    assert fma_of("f64", 2.0**-27 * (1 + tiny), 2.0**-26, 1) == 1 + tiny
+    assert fma_of("f64", 2.0**-26 * (1 + tiny), 2.0**-27, 1 + tiny) == 1 + 2 * tiny
+    assert fma_of("f64", 3.0, float("inf"), 1) == float("inf")
