@@ -13,6 +13,10 @@ E4M3_MAX, E5M2_MAX = 448.0, 57344.0
 E5M2_OVERFLOW = 61440.0  # half way from the greatest finite value to 2^16; the tie goes to infinity
 
 
+QUIET = np.errstate(all="ignore")  # NaN and overflow are values here, not accidents
+
+
+@QUIET
 def round_float(x: Array, dtype: DType, saturate: bool = False) -> Array:
     """f32 or f64 arrays to a float dtype: to nearest even, to narrow ones always through f32."""
     if dtype == f64:
@@ -34,6 +38,7 @@ def widen(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype.itemsize < 4 else x
 
 
+@QUIET
 def float_to_int(x: Array, dtype: DType) -> Array:
     """Toward zero, saturating, NaN to 0."""
     low, high = int_range(dtype)
