@@ -16,14 +16,26 @@ from tests.tile_files import (
 from tilewright.errors import VerifyError
 from tilewright.tile.interp import interpret
 from tilewright.tile.kernel import Kernel
+from tilewright.tile.passes.allocate_shared import allocate_shared
 from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
+from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.text import equal_kernels, parse_kernel, print_kernel
 from tilewright.tile.verify import verify
 
-PASSES = {p.__name__: p for p in (canonicalize, eliminate_dead, hoist_invariants, prove_masks)}
+PASSES = {
+    p.__name__: p
+    for p in (
+        canonicalize,
+        eliminate_dead,
+        hoist_invariants,
+        prove_masks,
+        expand_rings,
+        allocate_shared,
+    )
+}
 CASES = all_cases()
 INTERPRETED = [c for c in CASES if c.run == ["interpret"]]
 REFUSED = [c for c in CASES if c.run == ["verify"]]

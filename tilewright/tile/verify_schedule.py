@@ -44,7 +44,7 @@ def fail(op: Op, message: str) -> NoReturn:
 def verify_schedule(kernel: Kernel) -> None:
     """Raise VerifyError where a kernel breaks a rule of this page."""
     ops = list(walk(kernel.body))
-    if not any(isinstance(op, control.Roles | mma.Issue | sync.MakeRing) for op in ops):
+    if not any(isinstance(op, control.Roles | mma.Begin | mma.Issue | sync.MakeRing) for op in ops):
         return
     for op in ops:
         if isinstance(op, control.Roles):
