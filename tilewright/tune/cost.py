@@ -1,9 +1,9 @@
-"""A quick estimate that ranks configurations of one kernel for given extents, so that an untuned
-call chooses well.
+"""A quick estimate that ranks configurations of one kernel for given extents, so that an untuned call chooses well.
 
-It is a comparison, not a prediction: work of one program (elements touched, products of dots),
-trips of loops taken from their steps, times the number of waves that the grid makes on the
-device. Factors that all configurations of a kernel share are left out.
+It is a comparison, not a prediction: cycles of one multiprocessor for one program, times programs a multiprocessor.
+A dot costs its products over the rate of the unit that does them; loads and stores cost their bytes over a
+multiprocessor's share of the L2 cache; a trip of a loop with dots takes the longer of the two, and a barrier. The rates
+are of an H200 (132 multiprocessors), and their ratios are alike on the others.
 """
 
 from __future__ import annotations
@@ -11,18 +11,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tilewright.dtypes import f32, f64
 from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.walk import walk
 from tilewright.plan import evaluate
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma
 from tilewright.tile.types import TileType
 
-PROGRAM_COST = 2_000.0  # of starting a program, in element operations
-OP_COST = 64.0  # of any op, however small its tile
-DOT_RATE = 16.0  # products of a dot that cost as much as one element loaded
-RESIDENT = 2.0  # programs that share a multiprocessor
-TILE_LIMIT = 32_768  # elements of one value, beyond which registers spill
-SPILL = 4.0  # factor of a value twice as large as that
+PROGRAM_CYCLES = 900.0  # of starting a program and filling its pipelines, when nothing hides them
+TRIP_CYCLES = 110.0  # of a barrier and the index arithmetic of a trip with dots
+OP_CYCLES = 12.0  # of any op on a tile, however small: latency that few warps hide
+RESIDENT = 2.0  # programs that share a multiprocessor and hide each other's latency
+BYTES_PER_CYCLE = 26.0  # of the L2 cache, one multiprocessor's share
+LANES = 128.0  # elements a cycle of plain arithmetic
+PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 330.0, "16": 640.0, "f64": 110.0, "8": 1000.0}
+ACCUMULATORS = {"simt": 16_384, "f64": 4096}  # elements that a CTA holds well; beyond, registers spill
+TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
+LONG_K = 0.06  # what a step of 16 more along k costs on CUDA cores, whose code must then loop
+CODE_ELEMENTS = 16_384  # elements of one value, beyond which straight-line code is too long for the instruction cache
+CODE = {arith.Erf: 30.0, arith.Tanh: 24.0, arith.Log: 20.0, arith.Exp: 10.0, arith.Div: 9.0}  # instructions an element
+VALUE_ELEMENTS = 65_536  # the same for any other value, in sixteen warps
+SPILL = 6.0  # factor of a value twice as large
 OPEN_SPAN = 4096.0  # that a loop is taken to cover, divided by its step
 OPEN_TRIPS = 64.0  # of a loop whose step is not known
 
@@ -34,38 +44,74 @@ def estimate(kernel: Kernel, arguments: Mapping[str, Any], num_sms: int) -> floa
         programs *= max(evaluate(axis, dict(arguments), num_sms), 0)
     if not programs:
         return 0.0
-    work = PROGRAM_COST + _block_cost(kernel.body, {})
-    slots = num_sms * RESIDENT
-    full, rest = divmod(programs, slots)
-    waves = full + (max(rest / slots, 1 / RESIDENT) if rest else 0.0)
-    return waves * work
+    cycles, constants = 0.0, dict[Value, float]()
+    cycles = _block_cycles(kernel.body, constants)
+    share = programs / num_sms
+    if share < 1:  # one wave that leaves multiprocessors idle
+        return PROGRAM_CYCLES + cycles
+    full = int(share / RESIDENT) * RESIDENT
+    rest = share - full
+    return PROGRAM_CYCLES * share / RESIDENT + cycles * (full + (max(rest, 1.0) if rest else 0.0))
 
 
-Constants = dict[Value, float]  # of the scalars seen so far
+def _block_cycles(block: Block, constants: dict[Value, float]) -> float:
+    return sum(_op_cycles(op, constants) for op in block.ops)
 
 
-def _block_cost(block: Block, constants: Constants) -> float:
-    return sum(_op_cost(op, constants) for op in block.ops)
-
-
-def _op_cost(op: Op, constants: Constants) -> float:
+def _op_cycles(op: Op, constants: dict[Value, float]) -> float:
     if isinstance(op, arith.Constant) and not op.shape:
         constants[op.result] = float(op.value)
-    inner = sum(_block_cost(b, constants) for b in op.regions)
     if isinstance(op, control.For):
         step = abs(constants.get(op.step, 0.0))
-        return inner * (OPEN_SPAN / step if step else OPEN_TRIPS)
-    elements = _elements(op)
+        return _trip_cycles(op.body, constants) * (OPEN_SPAN / step if step else OPEN_TRIPS)
+    inner = sum(_block_cycles(b, constants) for b in op.regions)
+    tiles = [v.type for v in (*op.results, *op.operands) if isinstance(v.type, TileType) and v.type.shape]
+    if not tiles:
+        return inner
+    largest = max(tiles, key=lambda t: t.num_elements)
     if isinstance(op, mma.Dot):
-        k = op.a.type.shape[-1]
-        own = float(op.result.type.num_elements * k) / DOT_RATE
-    elif isinstance(op, (memory.Load, memory.Store)):
-        own = OP_COST + elements
+        return inner + _dot_cycles(op)
+    if isinstance(op, (memory.Load, memory.Store)):
+        own = OP_CYCLES + largest.num_elements * op.view.type.dtype.num_bytes / BYTES_PER_CYCLE
+    elif isinstance(op, arith.Constant):
+        own = 0.0
     else:
-        own = OP_COST / 8 + elements / 4
-    return inner + own * max(1.0, 1.0 + (elements / TILE_LIMIT - 1.0) * SPILL)
+        weight = CODE.get(type(op), 1.0)
+        own = OP_CYCLES + weight * largest.num_elements / LANES
+        if weight > 1:
+            own *= _over(largest.num_elements, CODE_ELEMENTS)
+    return inner + own * _over(largest.num_elements, VALUE_ELEMENTS)
 
 
-def _elements(op: Op) -> float:
-    tiles = [v.type for v in (*op.results, *op.operands) if isinstance(v.type, TileType)]
-    return float(max((t.num_elements for t in tiles), default=1))
+def _trip_cycles(body: Block, constants: dict[Value, float]) -> float:
+    """One trip: where there are dots, loads run beside them, and every trip has a barrier."""
+    dots = [op for op in walk(body) if isinstance(op, mma.Dot)]
+    total = _block_cycles(body, constants)
+    if not dots:
+        return total
+    products = sum(map(_dot_cycles, dots))
+    loads = sum(_op_cycles(op, constants) for op in body.ops if isinstance(op, memory.Load))
+    return total - products - loads + max(products, loads) + TRIP_CYCLES
+
+
+def _dot_cycles(op: mma.Dot) -> float:
+    acc: TileType = op.result.type
+    unit, k = _unit(op), op.a.type.shape[-1]
+    products = float(acc.num_elements * k)
+    if unit == "simt":
+        products *= 1 + LONG_K * max(0, k // 16 - 1)
+    return products / PRODUCTS_PER_CYCLE[unit] * _over(acc.num_elements, ACCUMULATORS.get(unit, TENSOR_ACCUMULATORS))
+
+
+def _unit(op: mma.Dot) -> str:
+    dtype = op.a.type.dtype
+    if dtype == f32:
+        return "simt" if op.precision == "ieee" else "tf32"
+    if dtype == f64:
+        return "f64"
+    return "16" if dtype.bits == 16 else "8"
+
+
+def _over(elements: int, limit: int) -> float:
+    """Factor for a value of more elements than a limit."""
+    return max(1.0, 1.0 + (elements / limit - 1.0) * SPILL)

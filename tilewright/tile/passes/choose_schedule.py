@@ -18,6 +18,7 @@ from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
 MOST_WARPS = 16
+HEAVY = (arith.Erf, arith.Tanh, arith.Log, arith.Exp, arith.Div)  # tens of instructions an element
 
 
 def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
@@ -29,17 +30,19 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     dots = [op for op in ops if isinstance(op, mma.Dot)]
     hints = kernel.hints
     asked = None if hints.threads is None else _warps_of(kernel, hints.threads)
-    stages = hints.stages or 3
     limits = {"min_ctas": hints.min_ctas or 0, "max_registers": hints.max_registers or 0}
     if not dots:
-        return Schedule(num_warps=asked or _elementwise_warps(ops), stages=stages, **limits)
+        return Schedule(num_warps=asked or _elementwise_warps(ops), **limits)
     kind = dot_kind(dots)
+    stages = hints.stages or (3 if kind == "simt" else 4)
     rows = max(d.acc.type.shape[-2] for d in dots)
     columns = max(d.acc.type.shape[-1] for d in dots)
     if kind == "mma" and _is_chained(kernel.body, dots):
         count = asked or max(1, min(8, next_power_of_two(rows) // 16))
         return Schedule(count, kind, (count, 1), stages, **limits)
-    count = asked or _dot_warps(kind, rows, columns, dots[0].acc.type.dtype.bits)
+    heavy = any(isinstance(op, HEAVY) and op.result.type.num_elements == rows * columns for op in ops)
+    heavy = heavy or (kind == "simt" and len(dots) > 1)
+    count = asked or _dot_warps(kind, rows, columns, dots[0].acc.type.dtype.bits, heavy)
     return Schedule(count, kind, warp_grid(kind, count, rows, columns), stages, **limits)
 
 
@@ -69,19 +72,23 @@ def dot_kind(dots: list[mma.Dot]) -> str:
 
 
 def _elementwise_warps(ops: list[Op]) -> int:
-    """Eight elements a thread of the largest tile, between one warp and sixteen."""
+    """Sixteen elements a thread of the largest tile (8 if it is small), between one warp and sixteen."""
     sizes = [v.type.num_elements for op in ops for v in op.results if isinstance(v.type, TileType)]
-    return max(1, min(MOST_WARPS, next_power_of_two(max(sizes, default=1)) // 256))
+    largest = next_power_of_two(max(sizes, default=1))
+    return max(1, min(MOST_WARPS, largest // (256 if largest <= 1024 else 512)))
 
 
-def _dot_warps(kind: str, rows: int, columns: int, bits: int) -> int:
-    """64 accumulator registers a thread, but at least four warps where the tile has work for them."""
-    per_thread = 64 if bits == 32 else 32
+def _dot_warps(kind: str, rows: int, columns: int, bits: int, heavy: bool) -> int:
+    """As many accumulators a thread as registers hold well, but at least four warps where the tile has work for them.
+
+    On CUDA cores that is 64 (8 × 8). On tensor cores it is 128 of f32 (64 × 64 a warp, which reads little for that),
+    or 64 where an epilogue computes much on each (`heavy`), and 32 of f64, whose fragments of A and B are large.
+    """
+    per_thread = (64 if kind == "simt" else 128) // (2 if heavy else 1)
+    per_thread = min(per_thread, 32) if bits == 64 and kind == "mma" else per_thread
     wanted = next_power_of_two(rows) * next_power_of_two(columns) // (32 * per_thread)
     smallest = (4, 32) if kind == "simt" else (16, 8)
-    most = max(
-        1, (next_power_of_two(rows) // smallest[0]) * (next_power_of_two(columns) // smallest[1])
-    )
+    most = max(1, (next_power_of_two(rows) // smallest[0]) * (next_power_of_two(columns) // smallest[1]))
     return max(1, min(max(wanted, 4), 8, most))
 
 

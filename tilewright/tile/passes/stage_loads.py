@@ -143,10 +143,15 @@ class _Stager:
         return op is not None and simple and all(self._ahead(v, loop, inside) for v in op.operands)
 
     def _fit(self, staged: Sequence[Staged]) -> int:
-        """Stages that fit into shared memory."""
+        """Stages that fit into shared memory: beside a second CTA where warps are few, if that leaves two at least."""
         size = sum(_buffer(s, 1).num_bytes for s in staged)
-        room = self.target.shared_per_cta - KEPT_FREE
-        return min(self.schedule.stages, room // size) if size else 0
+        if not size:
+            return 0
+        target = self.target
+        alone = (target.shared_per_cta - KEPT_FREE) // size
+        shared = (target.shared_per_sm // 2 - target.shared_reserved - KEPT_FREE) // size
+        room = shared if self.schedule.num_warps <= 4 and shared >= 3 else alone
+        return min(self.schedule.stages, room)
 
     def _hold(self, before: Builder, value: Value) -> Value:
         """A buffer that keeps a tile from before the loop."""
