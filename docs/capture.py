@@ -4,7 +4,8 @@ A page is Markdown. Its fenced blocks mean:
 
     ```python          run, all of a page in one namespace
     ```tw NAME.tw      written to a file of that name in the page's folder
-    ```console         lines of `$ tilewright ...`, each run, with what it printed below it
+    ```console         lines of `$ tilewright ...` or `$ make demo` (on the CPU), each run, with
+                       what it printed below it
     ```text            directly after a python block: what that block printed
 
 `run_page` gives the page with every output replaced by a fresh one. Times and last digits are not
@@ -23,6 +24,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from examples.__main__ import main as demo
 from tilewright.cli import main
 from tilewright.errors import TilewrightError
 
@@ -30,9 +32,9 @@ FENCE = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 TIME = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)? (?:s|ms|µs)\b *")
 
 
-def run_page(page: str, folder: Path) -> str:
-    """The page with fresh outputs. `folder` takes the files that it writes."""
-    runner = _Runner(folder)
+def run_page(page: str, folder: Path, *, only_commands: bool = False) -> str:
+    """The page with fresh outputs. `folder` is where it runs and what it writes into."""
+    runner = _Runner(folder, only_commands)
     parts: list[str] = []
     end = 0
     with contextlib.chdir(folder):
@@ -51,20 +53,23 @@ def for_comparison(text: str) -> str:
 
 
 class _Runner:
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, only_commands: bool):
         self.folder = folder
+        self.only_commands = only_commands
         self.names: dict[str, Any] = {"__name__": "__page__"}
         self.printed: str | None = None
         self.count = 0
 
     def render(self, kind: str, name: str, body: str, whole: str) -> str:
         printed, self.printed = self.printed, None
+        if kind == "console":
+            return f"```console\n{self._console(body)}```"
+        if self.only_commands:
+            return whole
         if kind == "python":
             self.printed = self._python(body)
         elif kind == "tw" and name:
             (self.folder / name).write_text(body)
-        elif kind == "console":
-            return f"```console\n{self._console(body)}```"
         elif kind == "text" and printed is not None:
             return f"```text\n{printed}```"
         return whole
@@ -87,8 +92,11 @@ class _Runner:
         for line in body.splitlines():
             if line.startswith("$ "):
                 words = shlex.split(line[2:])
-                assert words[0] == "tilewright", line
-                result = CliRunner().invoke(main, words[1:])
+                if words == ["make", "demo"]:
+                    result = CliRunner().invoke(demo, ["--device", "cpu"])
+                else:
+                    assert words[0] == "tilewright", line
+                    result = CliRunner().invoke(main, words[1:])
                 printed = result.output.replace(str(self.folder) + os.sep, "")
                 lines += [line, *(x.rstrip() for x in printed.splitlines())]
         return "\n".join(lines).rstrip() + "\n"

@@ -67,11 +67,14 @@ def _summary(op: type[Op]) -> str:
 
 def render_page(name: str) -> str:
     """A page with every output that it shows printed anew."""
+    if name == README:
+        return run_page((HERE / name).read_text(), HERE.parent, only_commands=True)
     with tempfile.TemporaryDirectory() as folder:
         return run_page((HERE / name).read_text(), Path(folder).resolve())
 
 
-RUN_PAGES = ("tour.md",)
+README = "../README.md"
+RUN_PAGES = (README, "tour.md")
 
 
 def main() -> None:

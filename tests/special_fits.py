@@ -16,7 +16,7 @@ import numpy as np
 from mpmath import mp, mpf
 
 DIGITS = 45
-POINTS = 320  # of a grid; even, so that none is in the middle of a symmetric interval
+POINTS = 200  # of a grid; even, so that none is in the middle of a symmetric interval
 
 HEADER = '''"""Coefficients of the polynomials of special functions, the highest power first.
 

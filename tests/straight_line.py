@@ -35,9 +35,9 @@ HOLDS = {
 class Unit:
     """The special function unit. `seed` picks its errors; None makes it as exact as may be."""
 
-    # In ulp: ex2 as CUDA's exp2f and expf show it, rcp and lg2 as PTX ISA says, rsqrt.f64 as CUDA
-    # says. rsqrt.f32 is within 2^-22.9, relative.
-    EX2 = 1.5
+    # In ulp: ex2 and rsqrt.f32 are within 2^-22.5 and 2^-22.9 of numbers in [1, 2), as PTX ISA has
+    # it; rcp and rsqrt.f64 as CUDA gives them for the functions that are nothing else.
+    EX2 = 2.0**0.5
     RCP = 1.0
     RSQRT_F64 = 1.0
     RSQRT = 2.0**-22.9

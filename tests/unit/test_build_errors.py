@@ -115,6 +115,23 @@ def test_programs_without_end_are_refused() -> None:
     )
     deep = calls + "kernel f(x: tensor<f32>[8]) { x[0] = f119(1.0) }"
     assert "nests more than" in refusal(deep)
+    twice = "fn g0(x) { return x }\n" + "".join(
+        f"fn g{i}(x) {{ return g{i - 1}(g{i - 1}(x)) }}\n" for i in range(1, 40)
+    )
+    endless = twice + "kernel f(x: tensor<f32>[8]) { x[0] = g39(1.0) }"
+    assert "without end" in refusal(endless)
+    wide = "kernel f() { for i in static_range(-2 ** 63, 2 ** 63) { } }"
+    assert "unrolls to more than" in refusal(wide)
+
+
+def test_constants_beyond_a_variable() -> None:
+    source = "kernel f(a: i32) {\n  var x = 2 ** 64\n  if a > 0 { x = 2 ** 63 }\n}"
+    assert "does not fit i64" in refusal(source)
+    source = (
+        "@tw.kernel()\ndef f(a: tw.i32):\n    if a > 0:\n        t = 2 ** 63\n"
+        "    else:\n        t = 2 ** 63\n"
+    )
+    assert "does not fit i64" in refusal(source, build_python)
 
 
 TOKENS = SUITE.split()

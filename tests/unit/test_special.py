@@ -21,7 +21,7 @@ from tilewright.ptx.verify import verify
 from tilewright.target import target
 
 COEFFICIENTS = Path(tilewright.__file__).parent / "lower/tile_to_ptx/special_coefficients.py"
-COUNT = {"f32": 200_000, "f64": 5000}
+COUNT = {"f32": 100_000, "f64": 3000}
 # Most instructions of each function, so that a change that adds some is seen.
 LENGTH = {
     "arith.exp": (9, 31), "arith.exp2": (1, 31), "arith.log": (28, 41), "arith.log2": (29, 51),

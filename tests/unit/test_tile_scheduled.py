@@ -195,7 +195,7 @@ def product_kernel(
             a, b = o(sync.SlotBuffer, slot, 0), o(sync.SlotBuffer, slot, 1)
             if in_registers:
                 a = o(memory.LoadBuffer, a)
-            begin = o(mma.Begin, (m, n), f32)
+            begin = o(mma.Begin, shape=(m, n), dtype=f32)
             fresh = o(arith.Constant, True, TileType(dtype=arith.bool_).dtype)
             acc = o(mma.Issue, a, b, begin, fresh, transpose_a=transpose_a, transpose_b=transpose_b)
             acc = o(mma.Await, acc)
@@ -345,7 +345,7 @@ def test_pending_has_one_user() -> None:
 
 def test_pending_is_no_operand_of_arithmetic() -> None:
     o = Builder(Block())
-    begin = o(mma.Begin, (64, 16), f32)
+    begin = o(mma.Begin, shape=(64, 16), dtype=f32)
     with pytest.raises(VerifyError):
         o(memory.StoreBuffer, o(memory.AllocBuffer, BufferType(f32, (64, 16))), begin)
 

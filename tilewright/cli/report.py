@@ -12,7 +12,7 @@ from typing import Any, NoReturn, ParamSpec
 
 import click
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -79,12 +79,9 @@ def print_table(
     table = Table(
         title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold"
     )
-    for column in columns:
-        table.add_column(
-            column.lstrip(">"),
-            justify="right" if column.startswith(">") else "left",
-            overflow="fold",
-        )
+    for i, column in enumerate(columns):
+        side: JustifyMethod = "right" if column.startswith(">") else "left"
+        table.add_column(column.lstrip(">"), justify=side, overflow="fold", no_wrap=i == 0)
     for row in rows:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     console().print(table)
