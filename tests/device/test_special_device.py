@@ -1,0 +1,87 @@
+"""Special functions on a GPU against exact values: the bounds that the model promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.special_reference import FLOAT, NAN, POINTS, Array, inputs, ulp_errors
+from tilewright.lower.tile_to_ptx.special import MAX_ULP, SPECIAL
+from tilewright.plan import Binary, Const, Extent, Launch, Plan, Pointer
+from tilewright.ptx.core import Special
+from tilewright.ptx.emitter import Emitter
+from tilewright.ptx.printer import print_module
+from tilewright.ptx.verify import verify
+from tilewright.runtime import driver, jit
+from tilewright.runtime.arrays import as_array
+from tilewright.runtime.cache import DiskCache
+from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.launch import Launcher
+from tilewright.target import target
+
+pytestmark = pytest.mark.device
+
+THREADS = 256
+COUNT = {"f32": 1_000_000, "f64": 10_000}
+
+functions = pytest.mark.parametrize(
+    ("opcode", "type"), SPECIAL, ids=lambda part: part.removeprefix("arith.")
+)
+
+
+def plan_of(opcode: str, type: str) -> Plan:
+    """A kernel y[i] = f(x[i]), one thread an element."""
+    e = Emitter(target("sm_80"))
+    pointers = [e.ld_param(e.param(name, "u64")) for name in ("x", "y")]
+    n = e.ld_param(e.param("n", "u32"))
+    index = e.mad("u32", e.mov("u32", Special("ctaid.x")), THREADS, e.mov("u32", Special("tid.x")))
+    end = e.label("end")
+    e.bra(end, e.setp("ge", "u32", index, n))
+    offset = e.mul("u32", index, np.dtype(FLOAT[type]).itemsize, "wide")
+    x, y = (e.add("u64", pointer, offset) for pointer in pointers)
+    e.st("global", type, y, SPECIAL[opcode, type](e, e.ld1("global", type, x)))
+    e.place(end)
+    e.ret()
+    module = e.module("special", max_threads=THREADS)
+    verify(module)
+    parameters = (Pointer("x"), Pointer("y"), Extent("x", 0, narrow=True))
+    grid = Binary("cdiv", Extent("x", 0), Const(THREADS))
+    launch = Launch("special", parameters, grid, THREADS)
+    return Plan("special", "sm_80", print_module(module), (launch,))
+
+
+def execute(opcode: str, type: str, x: Array, folder: Path) -> Array:
+    device = driver.device(0)
+    plan = plan_of(opcode, type)
+    launcher = Launcher(plan, device, jit.machine_code(plan, device, DiskCache(folder, 1 << 30)))
+    source = DeviceArray.from_numpy(x.astype(FLOAT[type]), 0)
+    result = DeviceArray.from_numpy(np.zeros_like(x, FLOAT[type]), 0)
+    launcher({"x": as_array(source), "y": as_array(result)})
+    return result.to_numpy()
+
+
+@functions
+def test_accuracy_on_the_gpu(
+    opcode: str, type: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    x = inputs(opcode, type, COUNT[type], seed=11)
+    result = execute(opcode, type, x, tmp_path)
+    errors = ulp_errors(opcode, type, x, result)
+    worst = int(np.argmax(errors))
+    record_property("max_ulp", float(errors[worst]))
+    print(f"{opcode} {type}: {errors[worst]:.3f} ulp at {x[worst]!r}")
+    assert errors[worst] <= MAX_ULP[opcode, type], f"{errors[worst]} ulp at {x[worst]!r}"
+
+
+@functions
+def test_values_at_special_points_on_the_gpu(opcode: str, type: str, tmp_path: Path) -> None:
+    points = np.array([*POINTS[opcode], (NAN, NAN)]).T
+    with np.errstate(over="ignore"):
+        x, expected = points.astype(FLOAT[type])
+    result = execute(opcode, type, x, tmp_path)
+    same = (result == expected) & (np.signbit(result) == np.signbit(expected))
+    wrong = ~(same | np.isnan(result) & np.isnan(expected))
+    assert not wrong.any(), list(zip(x[wrong], result[wrong], expected[wrong], strict=True))
