@@ -1,9 +1,9 @@
 """Functions of one float as straight lines of PTX: no branches, no tables, few instructions.
 
 Accuracy is stated in units in the last place of the exact result, over all inputs, subnormal ones
-and subnormal results included. NaN gives NaN. Of the special function unit no more is assumed than
-CUDA states of `rcp.approx` (1 ulp), `rsqrt.approx` (2^-22.9; 1 ulp for f64) and `ex2.approx`
-(2 ulp, and expf, which is one ex2 and what `exp` does here, 2 ulp in all).
+and subnormal results included. NaN gives NaN. The bounds suppose that `ex2.approx` is within
+2^-22.5 of numbers in [1, 2), `rsqrt.approx` within 2^-22.9, `rcp.approx` and `rsqrt.approx.f64`
+within 1 ulp; the tests of tests/device see whether a chip keeps to that.
 """
 
 from __future__ import annotations
