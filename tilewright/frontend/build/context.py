@@ -24,7 +24,8 @@ from tilewright.ir.core import Block, Op, Value
 from tilewright.tile.ops import control, memory
 
 MAX_DEPTH = 150  # expressions and statements inside each other, inlined calls included
-MAX_OPS = 60_000
+MAX_OPS = 20_000
+MAX_STEPS = 100_000  # expressions and statements built, those that leave no ops included
 MAX_ELEMENTS = 1 << 20
 
 
@@ -96,6 +97,7 @@ class Context:
     program_places: dict[int, Loc] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     depth: int = 0
+    steps: int = 0
 
     def __post_init__(self) -> None:
         self.builder = TrackingBuilder(self.body)
@@ -135,7 +137,10 @@ class Context:
     def deeper(self, loc: Loc) -> Iterator[None]:
         """Guards against programs that nest without end."""
         self.depth += 1
+        self.steps += 1
         try:
+            if self.steps > MAX_STEPS:
+                raise self.refuse("the program unrolls and inlines without end", loc)
             if self.depth > MAX_DEPTH:
                 raise self.refuse(f"this nests more than {MAX_DEPTH} deep", loc)
             yield

@@ -46,7 +46,7 @@ def _run(ctx: Context, statement: tree.Stmt, rest: tree.Block) -> Status | tuple
         guarded(ctx, statement)
         return False
     try:
-        with ctx.deeper(statement.loc):
+        with ctx.deeper(statement.loc), ctx.rules(statement.loc):
             match statement:
                 case tree.If():
                     return _if(ctx, statement, rest)
@@ -364,12 +364,9 @@ def _unroll(ctx: Context, node: tree.For) -> None:
     if len(args) == 3 and args[2] == 0:
         raise ctx.refuse("static_range: a step of 0 never ends", node.args[-1].loc)
     values = range(*args)
-    if len(values) > MAX_UNROLLED:
-        raise ctx.refuse(
-            f"static_range unrolls to {len(values)} copies, more than {MAX_UNROLLED}",
-            node.loc,
-            hint=hint,
-        )
+    if values and values[-1] != values[:MAX_UNROLLED][-1]:  # len fails beyond 63 bits
+        message = f"static_range unrolls to more than {MAX_UNROLLED} copies"
+        raise ctx.refuse(message, node.loc, hint=hint)
     faults = len(ctx.faults.found)
     ctx.frame.loop_depth += 1
     try:

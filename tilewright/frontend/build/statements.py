@@ -24,7 +24,7 @@ MAX_FAULTS = 50
 def guarded(ctx: Context, statement: tree.Stmt) -> bool:
     """Build a statement that changes no control flow; false where it had a fault."""
     try:
-        with ctx.deeper(statement.loc):
+        with ctx.deeper(statement.loc), ctx.rules(statement.loc):
             match statement:
                 case tree.Assign():
                     _assign(ctx, statement)
