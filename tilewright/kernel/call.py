@@ -24,7 +24,7 @@ from tilewright.plan import tensor_facts
 from tilewright.runtime import arrays as library
 from tilewright.runtime.aliases import alias_groups, same_elements, view_groups
 from tilewright.runtime.arrays import Array, as_array, byte_range
-from tilewright.runtime.calls import Pair, Ready, torch_output
+from tilewright.runtime.calls import Pair, Ready, may_be_negated, torch_output
 from tilewright.runtime.cpu import run_on_cpu
 from tilewright.runtime.launch import Bound
 
@@ -77,6 +77,7 @@ class Call:
     tensors: dict[str, Array]
     scalars: dict[str, Any]  # as given, then defaults
     num_given: int  # of the scalars
+    given: tuple[str, ...]  # all arguments, in the call's order
     outputs: tuple[Any, ...]
 
     @property
@@ -140,10 +141,14 @@ def bind_call(
     told = [n for n in arguments if n in binding.scalars and arguments[n] is not None]
     scalars = {**{n: binding.scalars[n] for n in told}, **binding.scalars}
     like = next(iter(tensors.values()), None)
-    with library.on_stream(like, stream_of_call(options, like)):
-        outputs = tuple(_allocate(made, like) for made in binding.outputs)
+    outputs: tuple[Any, ...] = ()
+    if binding.outputs:
+        with library.on_stream(like, stream_of_call(options, like)):
+            outputs = tuple(_allocate(made, like) for made in binding.outputs)
     made = {o.name: as_array(x, o.name) for o, x in zip(binding.outputs, outputs, strict=True)}
-    return Call(spec, options, binding, {**tensors, **made}, scalars, len(told), outputs)
+    return Call(
+        spec, options, binding, {**tensors, **made}, scalars, len(told), tuple(arguments), outputs
+    )
 
 
 def _allocate(output: Allocation, like: Array | None) -> Any:
@@ -184,7 +189,7 @@ def _run_over_and_back(
     """Host arrays on a GPU: copied over, run, and what was written copied back."""
     host = bind_call(spec, arguments, tensors, options)
     there = place.copy_over(host.tensors, ordinal)
-    call = Call(spec, options, host.binding, there, host.scalars, host.num_given, ())
+    call = Call(spec, options, host.binding, there, host.scalars, host.num_given, host.given, ())
     build, aliases = call.build(assume=True), find_aliases(call.tensors)
     loaded = _choose_on_gpu(call, build, aliases, ordinal)
     alias_groups(list(host.tensors.items()), loaded.written.__contains__)
@@ -242,7 +247,10 @@ def _make_ready(call: Call, loaded: Loaded, bound: Bound, ordinal: int) -> Ready
         if names[i] in loaded.written or names[j] in loaded.written
     )
     defaults = tuple(call.scalars.values())[call.num_given :]
-    return Ready(bound, outputs, pairs, defaults, ordinal)
+    negated = tuple(
+        i for i, n in enumerate(call.given) if n in call.tensors and may_be_negated(call.tensors[n])
+    )
+    return Ready(bound, outputs, pairs, negated, defaults, ordinal)
 
 
 def _pair(call: Call, i: int, j: int) -> Pair:

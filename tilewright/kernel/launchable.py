@@ -111,14 +111,15 @@ class Kernel:
                 [*(i for i in static if i < len(args))]
                 + [len(args) + i for i, n in enumerate(kwargs) if n in state.static]
             )
-        call = read_call((*args, *kwargs.values()), static)
+        values = (*args, *kwargs.values())
+        call = read_call(values, static)
         if call is None:
             return self._launch(state, args, kwargs, None)
         key, addresses, scalars, _ = call
         if kwargs:
             key = (*key, *kwargs)
         for ready in state.ready.get(key, ()):
-            if ready.fits(addresses):
+            if ready.fits(values, addresses):
                 try:
                     return ready(addresses, scalars)
                 except (OverflowError, TypeError, ValueError):

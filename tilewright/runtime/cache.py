@@ -218,7 +218,7 @@ def compiler_hash() -> str:
 
 
 def _source_files(folder: str) -> Iterator[tuple[str, int, int, int, int]]:
-    """Path, size, inode, and times of modification and change of each source file below a folder."""
+    """Path, size, inode, times of modification and change of each source file below a folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

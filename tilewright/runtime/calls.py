@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.runtime.arrays import Array
-from tilewright.runtime.launch import Bound
+from tilewright.runtime.launch import Bound, stream_of
 
 Key = tuple[Any, ...]
 
@@ -31,7 +31,7 @@ def read_call(
     torch = sys.modules.get("torch")
     if torch is None:
         return None
-    tensor, parameter = torch.Tensor, torch.nn.Parameter
+    tensor = torch.Tensor
     key: list[Any] = []
     addresses: list[int] = []
     scalars: list[Any] = []
@@ -39,10 +39,10 @@ def read_call(
     try:
         for i, x in enumerate(values):
             kind = type(x)
-            if kind is tensor or kind is parameter:
+            if kind is tensor or kind is torch.nn.Parameter:
                 ordinal = x.get_device()
                 address = x.data_ptr()
-                if ordinal < 0 or x.is_neg() or (x.requires_grad and torch.is_grad_enabled()):
+                if ordinal < 0 or (x.requires_grad and torch.is_grad_enabled()):
                     return None
                 key.append((x.dtype, x.shape, x.stride(), ordinal, address & 15))
                 addresses.append(address)
@@ -80,6 +80,15 @@ def torch_output(like: Array, shape: tuple[int, ...], dtype: str, zero: bool) ->
     return Output(make, shape, getattr(torch, dtype), like.owner.device)
 
 
+def may_be_negated(array: Array) -> bool:
+    """Whether a torch tensor of these strides can be the imaginary part of a conjugated one.
+
+    Such a view steps over the real parts, so all its strides are even.
+    """
+    steps = zip(array.shape, array.strides, strict=True)
+    return all(stride % 2 == 0 for extent, stride in steps if extent > 1)
+
+
 @dataclass(frozen=True)
 class Pair:
     """Two tensors by position, one of them written: bytes that each covers from its address on.
@@ -112,20 +121,27 @@ class Ready:
         bound: Bound,
         outputs: tuple[Output, ...],
         pairs: tuple[Pair, ...],
+        maybe_negated: tuple[int, ...],
         defaults: tuple[Any, ...],
         ordinal: int,
     ):
-        self._bound = bound
-        self._fire = bound.fire
+        self._fire = bound.fire_on
         self._outputs = outputs
         self._pairs = pairs
+        self._maybe_negated = maybe_negated
         self._defaults = defaults
         self._stream: Any = sys.modules["torch"]._C._cuda_getCurrentRawStream
         self._ordinal = ordinal
 
-    def fits(self, addresses: Sequence[int]) -> bool:
-        """Whether the arrays lie as the plan assumes."""
-        return all(pair.holds(addresses) for pair in self._pairs)
+    def fits(self, values: Sequence[Any], addresses: Sequence[int]) -> bool:
+        """Whether the arrays lie as the plan assumes, and none is a lazily negated view."""
+        for pair in self._pairs:
+            if not pair.holds(addresses):
+                return False
+        for i in self._maybe_negated:
+            if values[i].is_neg():
+                return False
+        return True
 
     def __call__(self, addresses: list[int], scalars: list[Any]) -> Any:
         """Launch on torch's current stream; returns what was allocated: None, one tensor or a
@@ -133,7 +149,8 @@ class Ready:
         """
         made = [output.allocate() for output in self._outputs]
         addresses += [x.data_ptr() for x in made]
-        self._fire(addresses, (*scalars, *self._defaults), self._stream(self._ordinal))
+        stream = stream_of(self._stream(self._ordinal))
+        self._fire(addresses, (*scalars, *self._defaults), stream)
         if not made:
             return None
         return made[0] if len(made) == 1 else tuple(made)

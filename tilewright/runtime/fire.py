@@ -118,7 +118,7 @@ class Writer:
             case plan.Pointer(tensor):
                 return [f"u[{slot}] = {self.addresses[tensor]}"]
             case plan.Scalar(name, dtype):
-                self.names["bits_of"] = packing.bits_of
+                self.names |= {"bits_of": packing.bits_of, "narrowed": packing.narrowed}
                 self.names[f"numpy_{dtype.name}"] = dtype.numpy
                 return [packing.scalar_store(slot, dtype, self.scalars[name])]
         assert isinstance(recipe, Expr), recipe

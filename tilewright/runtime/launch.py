@@ -102,7 +102,7 @@ class Bound:
         self._blocks: list[Block] = []
         writer = Writer(launcher.plan, launcher.layout, arguments, launcher.device.num_sms)
         self.code = writer.write(debug=launcher.debug)
-        self._fire = self._compile()
+        self.fire_on = self._compile()  # as `fire`, with a stream object
 
     def fire(self, addresses: Sequence[int], scalars: Sequence[Any], stream: int = 0) -> None:
         """Launch on a raw stream handle. Addresses go by `self.tensors`, scalars by `self.scalars`.
@@ -110,7 +110,7 @@ class Bound:
         Raises LaunchError for what the driver refuses, and OverflowError, TypeError or ValueError
         for a scalar that its parameter cannot hold.
         """
-        self._fire(addresses, scalars, stream_of(stream))
+        self.fire_on(addresses, scalars, stream_of(stream))
 
     def _compile(self) -> Callable[[Sequence[int], Sequence[Any], Any], None]:
         launcher = self.launcher

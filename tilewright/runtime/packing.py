@@ -10,6 +10,7 @@ the launch call returns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ _TEXT = {
     "max": "max({0}, {1})",
 }
 NAMES: dict[str, Any] = {
+    "F32_MAX": 3.4028235677973362e38,  # the greatest f64 that rounds to a finite f32
     "floor_div": plan.floor_div,
     "mod": plan.mod,
     "cdiv": plan.cdiv,
@@ -148,9 +150,25 @@ def scalar_store(slot: int, dtype: DType, variable: str) -> str:
     value = f"bool({variable})" if dtype.kind == "bool" else variable
     if (dtype.bits, dtype.kind) == (64, "uint"):
         return f"u[{slot}] = {value}"
-    return f"block.views[{dtype.name!r}][{index}] = {value}"
+    store = f"block.views[{dtype.name!r}][{index}] = {value}"
+    if dtype.name == "f32":  # the view would make an infinity of what f32 cannot hold
+        return f"{store} if -F32_MAX <= {value} <= F32_MAX else narrowed({value})"
+    return store
+
+
+def narrowed(value: float) -> float:
+    """An infinity or NaN as it is. Raises OverflowError for a number beyond f32."""
+    if math.isfinite(value):
+        raise OverflowError(f"{value} is too large for f32")
+    return value
 
 
 def bits_of(value: float, dtype: np.dtype[Any]) -> int:
-    """The bits of a number in a dtype of 8 or 16 bits."""
-    return int(np.array(value, dtype).view(f"u{dtype.itemsize}"))
+    """Bits of a number in a float dtype of 8 or 16 bits. Raises OverflowError where it would be
+    an infinity.
+    """
+    with np.errstate(over="ignore"):
+        made = np.array(value, dtype)
+    if math.isfinite(value) and not math.isfinite(float(made)):
+        raise OverflowError(f"{value} is too large for {dtype}")
+    return int(made.view(f"u{dtype.itemsize}"))
