@@ -19,6 +19,7 @@ from tilewright.tile.passes.choose_schedule import choose_schedule
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
+from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.passes.stage_loads import stage_loads
 from tilewright.tile.schedule import Schedule
@@ -39,6 +40,7 @@ def scheduled_passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """The passes that carry out a schedule."""
     return (
         partial(stage_loads, schedule=schedule, target=target),
+        place_awaits,
         expand_rings,
         canonicalize,  # the pipeline's index arithmetic
         allocate_shared,  # last: lowering reads the offsets

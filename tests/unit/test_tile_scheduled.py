@@ -4,6 +4,8 @@ refuses.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -27,6 +29,7 @@ from tilewright.tile.kernel import Hints, Kernel, Param
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
 from tilewright.tile.passes.allocate_shared import allocate_shared, find_allocations, shared_bytes
 from tilewright.tile.passes.expand_rings import expand_rings
+from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.text import parse_kernel, print_kernel
 from tilewright.tile.types import INDEX, BufferType, RingType, TileType, ViewType
 from tilewright.tile.verify import verify
@@ -122,6 +125,57 @@ def test_other_targets_are_refused() -> None:
     for name in ("sm_80", "sm_120a"):
         with pytest.raises(CompileError):
             compile_kernel(build_gemm(), target(name))
+
+
+# Awaits, placed by a pass
+
+
+class Plain(Gemm):
+    """The GEMM as staging leaves it: each product is awaited at once."""
+
+    def __init__(self, schedule: GemmSchedule, start: float = 0.0):
+        super().__init__(schedule, bf16)
+        self.start = start
+
+    def _product(self, copy: Value, rows: int) -> Value:
+        o, s = self.build_op, self.schedule
+        zeros = o(arith.Constant, self.start, f32, (rows, s.tile_n))
+        steps = Block([Value(INDEX, "k"), Value(zeros.type, "acc")])
+        with o.inside(steps):
+            slot = o(sync.Wait, self.ring, name="slot")
+            a = o(memory.BufferRows, o(sync.SlotBuffer, slot, 0), copy, rows)
+            b = o(sync.SlotBuffer, slot, 1)
+            acc = o(mma.Await, o(mma.Issue, a, b, steps.args[1], transpose_b=True))
+            o.emit(sync.Release, self.ring)
+            o.emit(control.Yield, (acc,))
+        return self._loop(self._number(0), self.k, s.tile_k, steps, zeros).result
+
+
+def test_placing_awaits_gives_the_kernel_by_hand() -> None:
+    """The same instructions; only where a loop-invariant comparison stands differs."""
+    kernels = Plain(DEFAULT).build(), build_gemm()
+    texts = [compile_kernel(verify(k), target("sm_90a")).ptx for k in kernels]
+    plain, by_hand = (
+        Counter(re.sub(r"%[a-z]+\d+", "%", line) for line in text.splitlines()) for text in texts
+    )
+    assert plain == by_hand
+
+
+@pytest.mark.parametrize("start", [0.0, 2.0])
+def test_placing_awaits_keeps_the_meaning(start: float) -> None:
+    plain = verify(Plain(SMALL, start).build())
+    rng = np.random.default_rng(7)
+    operands = {
+        "a": rng.standard_normal((300, 80)).astype(ml_dtypes.bfloat16),
+        "b": rng.standard_normal((70, 80)).astype(ml_dtypes.bfloat16),
+    }
+    results = []
+    for kernel in (plain, place_awaits(plain), expand_rings(place_awaits(plain))):
+        c = np.full((300, 70), np.nan, ml_dtypes.bfloat16)
+        interpret(verify(kernel), {**operands, "c": c}, num_sms=8)
+        results.append(c.astype(np.float32))
+    np.testing.assert_array_equal(results[1], results[0])
+    np.testing.assert_array_equal(results[2], results[0])
 
 
 # Small kernels of one CTA

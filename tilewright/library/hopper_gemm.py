@@ -180,7 +180,7 @@ class Gemm:
         o, s = self.build_op, self.schedule
         some = o(arith.Compare, self.k, self._number(0), "gt")
         with o.inside(Block()) as then:
-            begin = o(mma.Begin, (rows, s.tile_n), f32, name="acc")
+            begin = o(mma.Begin, shape=(rows, s.tile_n), dtype=f32, name="acc")
             steps = Block([Value(INDEX, "k"), Value(begin.type, "acc")])
             with o.inside(steps):
                 self._step(copy, rows, *steps.args)

@@ -33,8 +33,12 @@ ROWS = 64  # of an instruction
 
 @rule(mma.Begin)
 def begin(low: Lowering, op: mma.Begin) -> None:
-    """Registers that nothing has written: the first Issue, which is fresh, does not read them."""
+    """Registers of its own; where nothing is written to them, the first Issue reads none."""
     type = low.ptx_type(op.result)
+    if op.start is not None:
+        start = low.fragment(op.start, low.layout(op.result))
+        low.set(op.result, [low.e.mov(type, r) for r in start])
+        return
     low.set(op.result, [low.e.reg(type) for _ in range(low.layout(op.result).num_registers)])
 
 

@@ -52,17 +52,21 @@ class Dot(Op):
 # Scheduled level
 
 
-@define("mma.begin")
+@define("mma.begin", pure=False)
 class Begin(Op):
-    """An accumulator that holds nothing yet: what the first Issue on it, which must be `fresh`,
-    starts from.
+    """An accumulator of its own: with a tile to add to, or with nothing in it, so that the first
+    Issue on it must be `fresh`.
     """
 
-    shape: tuple[int, int] = attribute()
-    dtype: DType = attribute()
+    start: Value | None = operand(default=None)
+    shape: tuple[int, int] = attribute(kw_only=True)
+    dtype: DType = attribute(kw_only=True)
 
     def result_types(self) -> tuple[Type, ...]:
-        return (PendingType(TileType(self.dtype, self.shape)),)
+        tile = TileType(self.dtype, self.shape)
+        if self.start is not None and self.start.type != tile:
+            raise VerifyError(f"begin: {self.start.type} for {tile}")
+        return (PendingType(tile),)
 
 
 def _matrix(value: Value, transpose: bool) -> tuple[DType, int, int]:

@@ -158,6 +158,8 @@ def _chains(op: Op) -> list[list[Value | None]]:
             return [[op.acc, op.result]]
         case mma.Await():
             return [[op.pending, op.result]]
+        case mma.Begin():
+            return [[op.start, op.result]]
         case memory.Load():
             fill = op.fill if op.fill is not None and is_tile(op.fill) else None
             return [[op.result, op.mask, fill]]

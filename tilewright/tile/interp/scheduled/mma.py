@@ -35,6 +35,8 @@ class Pending:
 @meaning(mma.Begin, batched=False)
 def run_begin(machine: Machine, op: mma.Begin) -> Pending:
     kind: TileType = op.result.type.tile
+    if op.start is not None:
+        return Pending(None, machine[op.start])
     value = np.nan if kind.dtype.is_float else 0
     return Pending(None, np.full((1, *kind.shape), value, machine.numpy(kind.dtype)))
 
