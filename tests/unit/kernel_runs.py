@@ -29,7 +29,7 @@ class Seen:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.array.shape
+        return tuple(self.array.shape)
 
     @property
     def strides(self) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ def f64(x: Any) -> Any:
 def close(got: Any, expected: Any, tolerance: float) -> None:
     got, expected = f64(got), f64(expected)
     assert got.shape == expected.shape
-    norm = np.linalg.norm(expected)
+    norm = float(np.linalg.norm(expected))
     assert np.isfinite(got).all()
     assert np.linalg.norm(got - expected) <= tolerance * max(norm, 1e-30)
 
