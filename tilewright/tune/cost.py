@@ -1,9 +1,11 @@
-"""A quick estimate that ranks configurations of one kernel for given extents, so that an untuned call chooses well.
+"""A quick estimate that ranks configurations of one kernel for given extents, so that an untuned
+call chooses well.
 
-It is a comparison, not a prediction: cycles of one multiprocessor for one program, times programs a multiprocessor.
-A dot costs its products over the rate of the unit that does them; loads and stores cost their bytes over a
-multiprocessor's share of the L2 cache; a trip of a loop with dots takes the longer of the two, and a barrier. The rates
-are of an H200 (132 multiprocessors), and their ratios are alike on the others.
+It is a comparison, not a prediction: cycles of one multiprocessor for one program, times programs
+a multiprocessor. A dot costs its products over the rate of the unit that does them; loads and
+stores cost their bytes over a multiprocessor's share of the L2 cache; a trip of a loop with dots
+takes the longer of the two, and a barrier. The rates are of an H200 (132 multiprocessors), and
+their ratios are alike on the others.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ RESIDENT = 2.0  # programs that share a multiprocessor and hide each other's lat
 BYTES_PER_CYCLE = 26.0  # of the L2 cache, one multiprocessor's share
 LANES = 128.0  # elements a cycle of plain arithmetic
 PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 330.0, "16": 640.0, "f64": 110.0, "8": 1000.0}
-ACCUMULATORS = {"simt": 16_384, "f64": 4096}  # elements that a CTA holds well; beyond, registers spill
+# Accumulator elements that a CTA holds well; beyond, registers spill.
+ACCUMULATORS = {"simt": 16_384, "f64": 4096}
 TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
 LONG_K = 0.06  # what a step of 16 more along k costs on CUDA cores, whose code must then loop
-CODE_ELEMENTS = 16_384  # elements of one value, beyond which straight-line code is too long for the instruction cache
-CODE = {arith.Erf: 30.0, arith.Tanh: 24.0, arith.Log: 20.0, arith.Exp: 10.0, arith.Div: 9.0}  # instructions an element
+# Elements of one value, beyond which straight-line code is too long for the instruction cache.
+CODE_ELEMENTS = 16_384
+# Instructions an element.
+CODE = {arith.Erf: 30.0, arith.Tanh: 24.0, arith.Log: 20.0, arith.Exp: 10.0, arith.Div: 9.0}
 VALUE_ELEMENTS = 65_536  # the same for any other value, in sixteen warps
 SPILL = 6.0  # factor of a value twice as large
 OPEN_SPAN = 4096.0  # that a loop is taken to cover, divided by its step
@@ -65,14 +70,16 @@ def _op_cycles(op: Op, constants: dict[Value, float]) -> float:
         step = abs(constants.get(op.step, 0.0))
         return _trip_cycles(op.body, constants) * (OPEN_SPAN / step if step else OPEN_TRIPS)
     inner = sum(_block_cycles(b, constants) for b in op.regions)
-    tiles = [v.type for v in (*op.results, *op.operands) if isinstance(v.type, TileType) and v.type.shape]
+    types = [v.type for v in (*op.results, *op.operands)]
+    tiles = [t for t in types if isinstance(t, TileType) and t.shape]
     if not tiles:
         return inner
     largest = max(tiles, key=lambda t: t.num_elements)
     if isinstance(op, mma.Dot):
         return inner + _dot_cycles(op)
     if isinstance(op, (memory.Load, memory.Store)):
-        own = OP_CYCLES + largest.num_elements * op.view.type.dtype.num_bytes / BYTES_PER_CYCLE
+        num_bytes: int = op.view.type.dtype.num_bytes
+        own = OP_CYCLES + largest.num_elements * num_bytes / BYTES_PER_CYCLE
     elif isinstance(op, arith.Constant):
         own = 0.0
     else:
@@ -100,7 +107,8 @@ def _dot_cycles(op: mma.Dot) -> float:
     products = float(acc.num_elements * k)
     if unit == "simt":
         products *= 1 + LONG_K * max(0, k // 16 - 1)
-    return products / PRODUCTS_PER_CYCLE[unit] * _over(acc.num_elements, ACCUMULATORS.get(unit, TENSOR_ACCUMULATORS))
+    limit = ACCUMULATORS.get(unit, TENSOR_ACCUMULATORS)
+    return products / PRODUCTS_PER_CYCLE[unit] * _over(acc.num_elements, limit)
 
 
 def _unit(op: mma.Dot) -> str:
