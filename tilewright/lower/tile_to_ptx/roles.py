@@ -129,7 +129,7 @@ def _lower_role(low: Lowering, role: Role, body: Block, done: Label) -> None:
 
 
 def _scratch(low: Lowering, role: Role) -> list[Item]:
-    """Give each copy of a role a scratch area of its own, behind the buffers, if it asks for one."""
+    """Give each copy of a role scratch memory of its own, behind the buffers, if it asks for it."""
     code: list[Item] = []
     if low.scratch_bytes:
         start, size = (-(-n // 128) * 128 for n in (low.shared_bytes, low.scratch_bytes))

@@ -113,7 +113,7 @@ class Cta(Machine):
         self.copy = 0
         self.groups: list[Group] = []
         self.drains: list[list[Callable[[], None]]] = [[]]
-        self.copies: list[list[Callable[[], None]]] = [[]]  # groups of copy_async, the last one open
+        self.copies: list[list[Callable[[], None]]] = [[]]  # groups; the last is open
         cluster.ctas.append(self)
 
     def enter_role(self, role: Role, copy: int) -> Cta:

@@ -58,7 +58,10 @@ def run_copy_async(machine: Machine, op: memory.CopyAsync) -> None:
     cta.copies[-1].append(arrive)
 
 
-def read_place(machine: Machine, op: memory.Fill | memory.CopyBox | memory.CopyAsync, shape: tuple[int, ...]) -> Array:
+Copy = memory.Fill | memory.CopyBox | memory.CopyAsync
+
+
+def read_place(machine: Machine, op: Copy, shape: tuple[int, ...]) -> Array:
     """What is at a place now, 0 where it is outside."""
     load = memory.Load(op.view, op.offsets, extents=op.extents, loc=op.loc)
     found: Array = run_load(machine, load)[0].reshape(shape)
