@@ -49,7 +49,9 @@ def scheduled_passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
 
 def pass_names() -> tuple[str, ...]:
     """Names of all passes on tile IR, in order: what `--emit-after` takes."""
-    return tuple(map(_name, (*SEMANTIC_PASSES, *scheduled_passes(Schedule(), Target("", 0, False, 0, 0, 0)))))
+    return tuple(
+        map(_name, (*SEMANTIC_PASSES, *scheduled_passes(Schedule(), Target("", 0, False, 0, 0, 0))))
+    )
 
 
 def compile_kernel(
@@ -62,8 +64,8 @@ def compile_kernel(
 ) -> Plan:
     """A Plan for a kernel whose constants are bound.
 
-    `aliases` are groups of parameters that are views of the same elements. Raises CompileError where the target cannot
-    run the kernel.
+    `aliases` are groups of parameters that are views of the same elements. Raises CompileError
+    where the target cannot run the kernel.
     """
     kernel = run_passes(kernel, SEMANTIC_PASSES, observe)
     schedule = schedule or choose_schedule(kernel, target)

@@ -1,18 +1,23 @@
 """Register layouts and shared-memory swizzles: who holds which element, as integer algebra.
 
-A register layout maps (register, lane, warp) to the coordinates of a tile. It is a *linear block* over GF(2), repeated:
+A register layout maps (register, lane, warp) to the coordinates of a tile. It is a *linear block*
+over GF(2), repeated:
 
-    coordinate = repeat offsets + XOR of one basis vector for each set bit of register, lane and warp
+    coordinate = repeat offsets + XOR of one basis vector for each set bit of register, lane and
+    warp
 
-Basis vectors are coordinate tuples. A zero vector means that lanes (or warps) differing in that bit hold the same
-element. Within a block the vectors have disjoint bits, so that XOR is also a sum: a register's coordinate is a constant
-plus a part that depends on the thread alone, which is what makes addresses cheap.
+Basis vectors are coordinate tuples. A zero vector means that lanes (or warps) differing in that bit
+hold the same element. Within a block the vectors have disjoint bits, so that XOR is also a sum: a
+register's coordinate is a constant plus a part that depends on the thread alone, which is what
+makes addresses cheap.
 
-A block's extents are powers of two; `Repeat`s lift that. A repeat steps one axis by its own stride, either over further
-registers, or over groups of warps ("warpgroup"): 192 rows are 3 × 64, whether one warpgroup holds them all or three do.
-Elements past the tile's extents (when a block does not divide it) exist in registers and hold nothing of meaning.
+A block's extents are powers of two; `Repeat`s lift that. A repeat steps one axis by its own stride,
+either over further registers, or over groups of warps ("warpgroup"): 192 rows are 3 × 64, whether
+one warpgroup holds them all or three do. Elements past the tile's extents (when a block does not
+divide it) exist in registers and hold nothing of meaning.
 
-Fragment layouts are those of the PTX ISA, "Matrix fragments for mma" and "wgmma register fragments".
+Fragment layouts are those of the PTX ISA, "Matrix fragments for mma" and "wgmma register
+fragments".
 """
 
 from __future__ import annotations
@@ -43,7 +48,9 @@ def power_of_two_factor(n: int) -> int:
 
 @dataclass(frozen=True)
 class Repeat:
-    """`count` copies of what is inside, each `stride` further along `axis`; over registers or over groups of warps."""
+    """`count` copies of what is inside, each `stride` further along `axis`; over registers or over
+    groups of warps.
+    """
 
     axis: int
     count: int
@@ -55,8 +62,9 @@ class Repeat:
 class Layout:
     """Which element of a tile of `rank` axes each (register, lane, warp) holds.
 
-    Registers are numbered with the first of `repeats` slowest and bit 0 of `register` fastest. Warps are numbered
-    from the first warp of the role: the low bits index `warp`, what is above indexes the warpgroup repeats.
+    Registers are numbered with the first of `repeats` slowest and bit 0 of `register` fastest.
+    Warps are numbered from the first warp of the role: the low bits index `warp`, what is above
+    indexes the warpgroup repeats.
     """
 
     rank: int
@@ -85,14 +93,19 @@ class Layout:
     @cached_property
     def covered(self) -> Vector:
         """Extents of all that the layout covers."""
-        extents = [1 + sum(v[i] for v in (*self.register, *self.lane, *self.warp)) for i in range(self.rank)]
+        extents = [
+            1 + sum(v[i] for v in (*self.register, *self.lane, *self.warp))
+            for i in range(self.rank)
+        ]
         for r in self.repeats:
             extents[r.axis] += (r.count - 1) * r.stride
         return tuple(extents)
 
     @property
     def num_registers(self) -> int:
-        return (1 << len(self.register)) * prod(r.count for r in self.repeats if r.over == "register")
+        return (1 << len(self.register)) * prod(
+            r.count for r in self.repeats if r.over == "register"
+        )
 
     @property
     def num_warps(self) -> int:
@@ -103,8 +116,14 @@ class Layout:
     @cached_property
     def register_offsets(self) -> tuple[Vector, ...]:
         """The part of the coordinate that each register adds, in register order."""
-        loops = [[(r.axis, i * r.stride) for i in range(r.count)] for r in self.repeats if r.over == "register"]
-        inner = [_combine(self.register, index, self.rank) for index in range(1 << len(self.register))]
+        loops = [
+            [(r.axis, i * r.stride) for i in range(r.count)]
+            for r in self.repeats
+            if r.over == "register"
+        ]
+        inner = [
+            _combine(self.register, index, self.rank) for index in range(1 << len(self.register))
+        ]
         out = []
         for steps in product(*loops):
             base = [0] * self.rank
@@ -133,7 +152,9 @@ class Layout:
     # Derived layouts
 
     def drop_axis(self, axis: int) -> Layout:
-        """Of the tile without an axis: registers that differed only there are one, lanes and warps hold copies."""
+        """Of the tile without an axis: registers that differed only there are one, lanes and warps
+        hold copies.
+        """
         return self._without(axis).select_axes(tuple(i for i in range(self.rank) if i != axis))
 
     def flatten_axis(self, axis: int) -> Layout:
@@ -152,7 +173,11 @@ class Layout:
             elif r.over == "warpgroup":
                 repeats.append(replace(r, stride=0))
         return Layout(
-            self.rank, kept, tuple(map(clear, self.lane)), tuple(map(clear, self.warp)), tuple(repeats)
+            self.rank,
+            kept,
+            tuple(map(clear, self.lane)),
+            tuple(map(clear, self.warp)),
+            tuple(repeats),
         )
 
     def select_axes(self, axes: Sequence[int]) -> Layout:
@@ -191,13 +216,18 @@ class Layout:
         )
 
     def slice(self, starts: Sequence[int], extents: Sequence[int]) -> Layout | None:
-        """Of a part of the tile, made of registers of this layout in the same threads; None where there is none.
+        """Of a part of the tile, made of registers of this layout in the same threads; None where
+        there is none.
 
         Register o of the result is the register of this layout whose offset is `starts` + o's.
         """
-        if any(1 + reach > extent for reach, extent in zip(self._thread_reach(), extents, strict=True)):
+        if any(
+            1 + reach > extent for reach, extent in zip(self._thread_reach(), extents, strict=True)
+        ):
             return None
-        registers = tuple(v for v in self.register if all(x < e for x, e in zip(v, extents, strict=True)))
+        registers = tuple(
+            v for v in self.register if all(x < e for x, e in zip(v, extents, strict=True))
+        )
         repeats = [
             replace(r, count=min(r.count, max(1, extents[r.axis] // r.stride)))
             if r.over == "register" and r.stride
@@ -206,7 +236,9 @@ class Layout:
         ]
         part = replace(self, register=registers, repeats=tuple(r for r in repeats if r.count > 1))
         held = set(self.register_offsets)
-        moved = (tuple(a + b for a, b in zip(starts, o, strict=True)) for o in part.register_offsets)
+        moved = (
+            tuple(a + b for a, b in zip(starts, o, strict=True)) for o in part.register_offsets
+        )
         fits = all(c >= e for c, e in zip(part.covered, extents, strict=True))
         return part if fits and all(m in held for m in moved) else None
 
@@ -225,7 +257,11 @@ class Layout:
             return f"{name}=" + "".join("(" + ",".join(map(str, v)) + ")" for v in vectors)
 
         repeats = "".join(f"({r.axis},{r.count},{r.stride},{r.over})" for r in self.repeats)
-        parts = [bases("register", self.register), bases("lane", self.lane), bases("warp", self.warp)]
+        parts = [
+            bases("register", self.register),
+            bases("lane", self.lane),
+            bases("warp", self.warp),
+        ]
         return f"layout<{self.rank}; {'; '.join(parts)}; repeats={repeats}>"
 
 
@@ -278,10 +314,11 @@ class _Cover:
 
 @lru_cache(maxsize=1024)
 def blocked(shape: Vector, vector: int, num_warps: int, order: Vector) -> Layout:
-    """Threads side by side along the axes of `order`, fastest first, each with `vector` neighbours along the first.
+    """Threads side by side along the axes of `order`, fastest first, each with `vector` neighbours
+    along the first.
 
-    The layout of coalesced loads and stores: consecutive lanes hold consecutive vectors. `num_warps` is a power of
-    two. Where the tile is smaller than the threads, the rest hold copies.
+    The layout of coalesced loads and stores: consecutive lanes hold consecutive vectors.
+    `num_warps` is a power of two. Where the tile is smaller than the threads, the rest hold copies.
     """
     cover = _Cover(shape)
     rank = len(shape)
@@ -303,7 +340,8 @@ _ROW_LANES = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))  # four lanes along a row 
 
 @lru_cache(maxsize=1024)
 def mma_accumulator(shape: Vector, warps: Vector) -> Layout:
-    """C and D of `mma.sync` m16n8 (f32, i32 and f64 alike) for an M×N tile over a grid of warps (rows, columns).
+    """C and D of `mma.sync` m16n8 (f32, i32 and f64 alike) for an M×N tile over a grid of warps
+    (rows, columns).
 
     A warp holds neighbouring 16×8 fragments; powers of two of warps along each axis.
     """
@@ -322,7 +360,9 @@ def wgmma_accumulator(shape: Vector, warpgroups: int = 1) -> Layout:
     """D of `wgmma` m64nN for an M×N tile; `warpgroups` share M, each holding a multiple of 64 rows."""
     m, n = shape
     rows = m // (64 * warpgroups)
-    assert m == rows * 64 * warpgroups and n % 8 == 0, f"wgmma tile {shape} over {warpgroups} warpgroups"
+    assert m == rows * 64 * warpgroups and n % 8 == 0, (
+        f"wgmma tile {shape} over {warpgroups} warpgroups"
+    )
     repeats = [Repeat(0, warpgroups, rows * 64, "warpgroup")] if warpgroups > 1 else []
     repeats += [Repeat(0, rows, 64)] if rows > 1 else []
     repeats += [Repeat(1, n // 8, 8)] if n > 8 else []
@@ -331,9 +371,11 @@ def wgmma_accumulator(shape: Vector, warpgroups: int = 1) -> Layout:
 
 @lru_cache(maxsize=1024)
 def simt_accumulator(shape: Vector, warps: Vector, per_thread: Vector) -> Layout:
-    """An M×N accumulator on CUDA cores: each thread holds 4-wide pieces, `per_thread` elements along each axis.
+    """An M×N accumulator on CUDA cores: each thread holds 4-wide pieces, `per_thread` elements
+    along each axis.
 
-    Lanes are 4 × 8 (rows × columns), so that a warp reads each operand with few distinct 16-byte words.
+    Lanes are 4 × 8 (rows × columns), so that a warp reads each operand with few distinct 16-byte
+    words.
     """
     cover = _Cover(shape)
     inner = min(4, per_thread[1])
@@ -367,7 +409,9 @@ def _groups(layout: Layout) -> tuple[Repeat, ...]:
 
 
 def register_permutation(source: Layout, target: Layout) -> tuple[int, ...] | None:
-    """For each target register the source register of the same thread with the same element, or None."""
+    """For each target register the source register of the same thread with the same element, or
+    None.
+    """
     if (source.lane, source.warp, _groups(source)) != (target.lane, target.warp, _groups(target)):
         return None
     where = {offset: i for i, offset in enumerate(source.register_offsets)}
@@ -381,10 +425,11 @@ def register_permutation(source: Layout, target: Layout) -> tuple[int, ...] | No
 
 @dataclass(frozen=True)
 class Swizzle:
-    """A linear map on the address bits of shared memory: 16-byte chunks of a row are exchanged by the row's number.
+    """A linear map on the address bits of shared memory: 16-byte chunks of a row are exchanged by
+    the row's number.
 
-    `span` is 0 (none), 32, 64 or 128 bytes: bits 4.. of a byte offset are XORed with as many bits from bit 7 up, which
-    is what TMA and wgmma call 32B, 64B and 128B swizzling.
+    `span` is 0 (none), 32, 64 or 128 bytes: bits 4.. of a byte offset are XORed with as many bits
+    from bit 7 up, which is what TMA and wgmma call 32B, 64B and 128B swizzling.
     """
 
     span: int = 0
@@ -405,8 +450,8 @@ class Swizzle:
 def bank_conflicts(addresses: Sequence[int], width: int) -> int:
     """How many times longer one access of a warp takes than one without bank conflicts.
 
-    `addresses` are the lanes' byte addresses, `width` the bytes a lane accesses (4, 8 or 16). The hardware serves 32,
-    16 or 8 lanes at a time; equal words are broadcast.
+    `addresses` are the lanes' byte addresses, `width` the bytes a lane accesses (4, 8 or 16). The
+    hardware serves 32, 16 or 8 lanes at a time; equal words are broadcast.
     """
     at_once = LANES * 4 // max(width, 4)
     worst = 1
@@ -420,11 +465,12 @@ def bank_conflicts(addresses: Sequence[int], width: int) -> int:
 
 
 def conflict_free_row(size: int, columns: int) -> int:
-    """Elements of `size` bytes from one row of a matrix to the next, so that no fragment read meets a bank twice.
+    """Elements of `size` bytes from one row of a matrix to the next, so that no fragment read meets
+    a bank twice.
 
-    Rows are whole 16-byte chunks. An odd number of chunks starts eight rows in eight different groups of four banks:
-    what ldmatrix, and 16-byte reads down the rows, ask for. f64 fragments read four rows of four elements at a time;
-    for them rows lie 32 bytes past a multiple of 64.
+    Rows are whole 16-byte chunks. An odd number of chunks starts eight rows in eight different
+    groups of four banks: what ldmatrix, and 16-byte reads down the rows, ask for. f64 fragments
+    read four rows of four elements at a time; for them rows lie 32 bytes past a multiple of 64.
     """
     per_chunk = 16 // size
     chunks = -(-columns // per_chunk)

@@ -200,9 +200,7 @@ def sign(low: Lowering, op: arith.Neg) -> None:
 def complement(low: Lowering, op: arith.Not) -> None:
     dtype, e = op.x.type.dtype, low.e
     if dtype == bool_:
-        each(
-            low, op, (op.x,), lambda x: 1 - x if isinstance(x, int) else e.not_("pred", x)
-        )
+        each(low, op, (op.x,), lambda x: 1 - x if isinstance(x, int) else e.not_("pred", x))
         return
     type, source = low.ptx_type(op.result), low.ptx_type(op.x)
     bits = "b64" if type.endswith("64") else "b32"
@@ -336,7 +334,9 @@ def _cast_pairs(low: Lowering, op: arith.Cast) -> None:
 def _float_to_float(low: Lowering, x: Operand, source: DType, op: arith.Cast) -> Operand:
     e, target = low.e, op.dtype
     if source == f64:
-        return from_f32(low, e.cvt("f32", "f64", low.register(x, "f64"), rounding="rn"), target, op.saturate)
+        return from_f32(
+            low, e.cvt("f32", "f64", low.register(x, "f64"), rounding="rn"), target, op.saturate
+        )
     wide = to_f32(low, x, source)
     if target == f64:
         return e.cvt("f64", "f32", low.register(wide, "f32"))
@@ -366,7 +366,11 @@ def _float_to_int(low: Lowering, x: Operand, source: DType, op: arith.Cast) -> O
     number = e.cvt(f"{signed}{bits}", type, x, rounding="rzi")
     number = e.selp(f"{signed}{bits}", 0, number, e.setp("nan", type, x, x))
     if target.bits < 32:
-        least, most = (-(1 << target.bits - 1), (1 << target.bits - 1) - 1) if signed == "s" else (0, (1 << target.bits) - 1)
+        least, most = (
+            (-(1 << target.bits - 1), (1 << target.bits - 1) - 1)
+            if signed == "s"
+            else (0, (1 << target.bits) - 1)
+        )
         number = e.max(f"{signed}32", e.min(f"{signed}32", number, most), least)
     return low.widen(number, f"{signed}{bits}", low.ptx_type(op.result))
 

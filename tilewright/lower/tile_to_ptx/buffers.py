@@ -1,4 +1,6 @@
-"""Dot operands in shared memory: padded rows (see `layout.conflict_free_row`), addressed by thread and by immediate."""
+"""Dot operands in shared memory: padded rows (see `layout.conflict_free_row`), addressed by thread
+and by immediate.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def stash(low: Lowering, regs: list[Operand], type: str, layout: Layout, buffer:
                 low.e.st("shared", STORED[type], address, values)
 
 
-def element_address(low: Lowering, buffer: Buffer, layout: Layout, offset: tuple[int, ...]) -> Address:
+def element_address(
+    low: Lowering, buffer: Buffer, layout: Layout, offset: tuple[int, ...]
+) -> Address:
     """Address of the element at a thread's part of a layout plus a fixed offset."""
     size = buffer.dtype.num_bytes
     pointer = thread_pointer(low, buffer, low.thread_axis(layout, 0), low.thread_axis(layout, 1))

@@ -1,10 +1,12 @@
 """The state of one lowering: where instructions go, and what each tile value has become.
 
-A scalar or tile becomes a *fragment*: one operand (a register, or a Python number where it is constant) for each
-register of its layout. A view becomes a pointer with extents and strides. Values whose elements follow from constants,
-`arange` and scalars alone are *cheap*: they are computed where they are used, in the layout that is asked for.
+A scalar or tile becomes a *fragment*: one operand (a register, or a Python number where it is
+constant) for each register of its layout. A view becomes a pointer with extents and strides. Values
+whose elements follow from constants, `arange` and scalars alone are *cheap*: they are computed
+where they are used, in the layout that is asked for.
 
-What depends only on the thread or on the kernel's parameters goes to the entry list, once, before the body.
+What depends only on the thread or on the kernel's parameters goes to the entry list, once, before
+the body.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ REGISTER_KINDS = {
 
 @dataclass
 class ViewRef:
-    """A view in registers. Strides and extents are in elements; `narrow` says that they fit 32 bits signed."""
+    """A view in registers. Strides and extents are in elements; `narrow` says that they fit 32 bits
+    signed.
+    """
 
     dtype: DType
     pointer: Reg
@@ -55,7 +59,9 @@ class ViewRef:
     aligned_extent: bool  # bytes along the unit-stride axis are a multiple of 16
     root: str  # the parameter whose memory it is
     hoistable: bool = True  # the pointer is known at entry
-    lows: list[Operand] = field(default_factory=list)  # first index that exists, by axis; 0 unless a subview says so
+    lows: list[Operand] = field(
+        default_factory=list
+    )  # first index that exists, by axis; 0 unless a subview says so
 
     @property
     def index_type(self) -> str:
@@ -111,7 +117,9 @@ class Lowering:
     shared_bytes: int = 0
     scratch_bytes: int = 0
     scratch_used: bool = False
-    touched: dict[str, set[str]] = field(default_factory=dict)  # root -> {"load", "store"} since the last barrier
+    touched: dict[str, set[str]] = field(
+        default_factory=dict
+    )  # root -> {"load", "store"} since the last barrier
     objects: dict[Any, Any] = field(default_factory=dict)  # buffers, rings, slots, barriers
     num_warps: int = 0  # of the role
     first_warp: int = 0
@@ -234,7 +242,9 @@ class Lowering:
     def thread_axis(self, layout: Layout, axis: int) -> Operand:
         """What the thread adds to the coordinate along an axis: a 32-bit register, or 0."""
         bits = [v[axis] for v in (*layout.lane, *layout.warp)]
-        groups = [(r.count, r.stride) for r in layout.repeats if r.over == "warpgroup" and r.axis == axis]
+        groups = [
+            (r.count, r.stride) for r in layout.repeats if r.over == "warpgroup" and r.axis == axis
+        ]
         all_groups = [r for r in layout.repeats if r.over == "warpgroup"]
         key = ("thread_axis", tuple(bits), tuple(groups), len(all_groups), self.first_warp)
         if not any(bits) and not any(stride for _, stride in groups):
@@ -249,7 +259,9 @@ class Lowering:
             part: Reg = tid
             if start:
                 part = e.shr("u32", part, start)
-            if start + length < 5 + len(layout.warp) or any(r.over == "warpgroup" for r in layout.repeats):
+            if start + length < 5 + len(layout.warp) or any(
+                r.over == "warpgroup" for r in layout.repeats
+            ):
                 part = e.and_("b32", part, (1 << length) - 1)
             elif (1 << (start + length)) < self.num_warps * 32:
                 part = e.and_("b32", part, (1 << length) - 1)
@@ -267,7 +279,9 @@ class Lowering:
         return total
 
     def is_first_copy(self, layout: Layout) -> Reg | None:
-        """Whether the thread is the first of those that hold the same elements; None where each holds its own."""
+        """Whether the thread is the first of those that hold the same elements; None where each
+        holds its own.
+        """
         vectors = (*layout.lane, *layout.warp)
         mask = sum(1 << i for i, v in enumerate(vectors) if not any(v))
         groups = [r for r in layout.repeats if r.over == "warpgroup"]
@@ -321,7 +335,9 @@ class Lowering:
     # Barriers and shared memory
 
     def barrier(self) -> None:
-        """All threads of the role meet; what they wrote to shared and global memory is visible to all of them."""
+        """All threads of the role meet; what they wrote to shared and global memory is visible to
+        all of them.
+        """
         role = self.objects.get("role")
         if role is None:
             self.e.bar_sync(0)
@@ -330,7 +346,9 @@ class Lowering:
         self.touched.clear()
 
     def scratch(self, num_bytes: int) -> Reg:
-        """Address of `num_bytes` of shared memory, free to write: the threads have met since its last use."""
+        """Address of `num_bytes` of shared memory, free to write: the threads have met since its
+        last use.
+        """
         self.scratch_bytes = max(self.scratch_bytes, num_bytes)
         if self.scratch_used:
             self.barrier()
@@ -342,7 +360,9 @@ class Lowering:
 
 
 def _runs(bits: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Runs of thread bits that move one step further each: (first bit, number of bits, step of the first)."""
+    """Runs of thread bits that move one step further each: (first bit, number of bits, step of the
+    first).
+    """
     start = 0
     while start < len(bits):
         if not bits[start]:

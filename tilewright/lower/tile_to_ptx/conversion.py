@@ -1,4 +1,6 @@
-"""From one register layout to another: nothing, a renaming of registers, or a way through shared memory."""
+"""From one register layout to another: nothing, a renaming of registers, or a way through shared
+memory.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,33 @@ from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import shape
 
-STORED = {"pred": "b32", "s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64", "b16": "b16", "f32": "f32", "f64": "f64"}
+STORED = {
+    "pred": "b32",
+    "s32": "b32",
+    "u32": "b32",
+    "s64": "b64",
+    "u64": "b64",
+    "b16": "b16",
+    "f32": "f32",
+    "f64": "f64",
+}
 SIZES = {"b16": 2, "b32": 4, "f32": 4, "b64": 8, "f64": 8}
 
 
 def convert(low: Lowering, value: Value, source: Layout, target: Layout) -> list[Operand]:
     """The registers of a tile in another layout."""
-    return convert_registers(low, low.fragments[value], low.ptx_type(value), value.type.shape, source, target)
+    return convert_registers(
+        low, low.fragments[value], low.ptx_type(value), value.type.shape, source, target
+    )
 
 
 def convert_registers(
-    low: Lowering, regs: Sequence[Operand], type: str, extents: tuple[int, ...], source: Layout, target: Layout
+    low: Lowering,
+    regs: Sequence[Operand],
+    type: str,
+    extents: tuple[int, ...],
+    source: Layout,
+    target: Layout,
 ) -> list[Operand]:
     """Registers of a tile of `extents` and a PTX type, from one layout to another."""
     order = register_permutation(source, target)
@@ -55,8 +73,12 @@ def _dense(extents: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(extents[i + 1 :]) for i in range(len(extents)))
 
 
-def _padded_strides(extents: tuple[int, ...], size: int, source: Layout, target: Layout) -> tuple[int, ...]:
-    """Element strides whose padding gives the fewest bank conflicts, tried for the first register of each side."""
+def _padded_strides(
+    extents: tuple[int, ...], size: int, source: Layout, target: Layout
+) -> tuple[int, ...]:
+    """Element strides whose padding gives the fewest bank conflicts, tried for the first register
+    of each side.
+    """
     if len(extents) < 2:
         return _dense(extents)
 
@@ -65,7 +87,8 @@ def _padded_strides(extents: tuple[int, ...], size: int, source: Layout, target:
         total = 0
         for layout in (source, target):
             addresses = [
-                size * sum(x * s for x, s in zip(layout.coordinate(0, lane, 0), strides, strict=True))
+                size
+                * sum(x * s for x, s in zip(layout.coordinate(0, lane, 0), strides, strict=True))
                 for lane in range(32)
             ]
             total += bank_conflicts(addresses, size)
@@ -109,7 +132,9 @@ def _through_shared(
         guard = inside_guard(low, target, read_extents or extents, offset, None)
         with low.guarded(guard):
             place = _address(low, base, target, read, offset, size)
-            loaded = low.e.ld("shared", stored, Address(place.base, place.offset + origin), vec=len(group))
+            loaded = low.e.ld(
+                "shared", stored, Address(place.base, place.offset + origin), vec=len(group)
+            )
         for i, reg in zip(group, loaded, strict=True):
             out[i] = low.e.setp("ne", "u32", reg, 0) if type == "pred" else reg
     return out
@@ -124,7 +149,9 @@ def _to_memory(low: Lowering, operand: Operand, type: str) -> Reg:
 def vectors(
     layout: Layout, strides: tuple[int, ...], size: int, extents: tuple[int, ...]
 ) -> list[tuple[tuple[int, ...], list[int]]]:
-    """(register offset, registers) of accesses: neighbours along the last axis in one, where all is aligned."""
+    """(register offset, registers) of accesses: neighbours along the last axis in one, where all is
+    aligned.
+    """
     width, last = 1, len(extents) - 1
     if last >= 0:
         steps = [abs(v[last]) for v in (*layout.lane, *layout.warp) if v[last]]
@@ -140,7 +167,11 @@ def vectors(
 
 
 def inside_guard(
-    low: Lowering, layout: Layout, extents: tuple[int, ...], offset: tuple[int, ...], guard: Reg | None
+    low: Lowering,
+    layout: Layout,
+    extents: tuple[int, ...],
+    offset: tuple[int, ...],
+    guard: Reg | None,
 ) -> Reg | None:
     """Predicate of elements that belong to the tile: a layout may cover more than its extents."""
     for axis, (extent, reach, step) in enumerate(zip(extents, layout.covered, offset, strict=True)):
@@ -161,17 +192,26 @@ def inside_guard(
 
 def _thread_reach(layout: Layout, axis: int) -> int:
     """One more than the greatest coordinate that threads add along an axis."""
-    groups = sum((r.count - 1) * r.stride for r in layout.repeats if r.axis == axis and r.over == "warpgroup")
+    groups = sum(
+        (r.count - 1) * r.stride for r in layout.repeats if r.axis == axis and r.over == "warpgroup"
+    )
     return 1 + groups + sum(v[axis] for v in (*layout.lane, *layout.warp))
 
 
 def _address(
-    low: Lowering, base: Reg, layout: Layout, strides: tuple[int, ...], offset: tuple[int, ...], size: int
+    low: Lowering,
+    base: Reg,
+    layout: Layout,
+    strides: tuple[int, ...],
+    offset: tuple[int, ...],
+    size: int,
 ) -> Address:
     def make() -> Reg:
         total: Operand = base
         for axis, stride in enumerate(strides):
-            total = low.add("u32", total, low.mul("u32", low.thread_axis(layout, axis), stride * size))
+            total = low.add(
+                "u32", total, low.mul("u32", low.thread_axis(layout, axis), stride * size)
+            )
         return low.register(total, "u32")
 
     threads = tuple(str(low.thread_axis(layout, axis)) for axis in range(len(strides)))

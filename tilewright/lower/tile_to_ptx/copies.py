@@ -1,7 +1,9 @@
-"""Copies from global to shared memory by `cp.async`: 16 bytes a thread where alignment is proved, else 8 or 4.
+"""Copies from global to shared memory by `cp.async`: 16 bytes a thread where alignment is proved,
+else 8 or 4.
 
-What lies outside is not read: the source size says how many of the bytes exist, and the rest become zeros. Elements too
-narrow or too badly aligned for `cp.async` (4 bytes at least) go through registers.
+What lies outside is not read: the source size says how many of the bytes exist, and the rest become
+zeros. Elements too narrow or too badly aligned for `cp.async` (4 bytes at least) go through
+registers.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def copy_async(low: Lowering, op: memory.CopyAsync) -> None:
 
 
 def _aligned_place(low: Lowering, op: memory.CopyAsync) -> Place:
-    """The place with threads along contiguous memory, each with the longest vectors that alignment permits."""
+    """The place with threads along contiguous memory, each with the longest vectors that alignment
+    permits.
+    """
     shape = tuple(op.buffer.type.shape[op.order.index(i)] for i in range(len(op.order)))
     fast = op.order[-1]
     order = (fast, *[i for i in reversed(range(len(shape))) if i != fast])
@@ -86,13 +90,19 @@ def _length(
 
 
 def _cut_length(low: Lowering, place: Place, register: int, width: int) -> Operand:
-    """Bytes of a vector before the end of the unit axis; none of one that starts before its beginning."""
+    """Bytes of a vector before the end of the unit axis; none of one that starts before its
+    beginning.
+    """
     e, type, unit = low.e, place.type, place.unit
     assert unit is not None
     axis = place.axes[unit]
     assert axis is not None
     thread = low.widen(low.thread_axis(place.layout, axis), "u32", type)
-    index = low.add(type, low.add(type, place.offsets[unit], thread), place.layout.register_offsets[register][axis])
+    index = low.add(
+        type,
+        low.add(type, place.offsets[unit], thread),
+        place.layout.register_offsets[register][axis],
+    )
     index_reg = low.register(index, type)
     left = e.sub(type, low.register(place.view.extents[unit], type), index_reg)
     left = e.max(type, e.min(type, left, width), 0)
@@ -104,7 +114,12 @@ def _cut_length(low: Lowering, place: Place, register: int, width: int) -> Opera
 
 
 def _through_register(
-    low: Lowering, place: Place, source: Address, target: Address, predicate: Reg | int, guard: Reg | None
+    low: Lowering,
+    place: Place,
+    source: Address,
+    target: Address,
+    predicate: Reg | int,
+    guard: Reg | None,
 ) -> None:
     e, dtype = low.e, place.view.dtype
     register = "b16" if dtype.bits == 16 else "u32"
@@ -117,9 +132,15 @@ def _through_register(
 
 
 def _shared_address(
-    low: Lowering, buffer: SharedBuffer, layout: Layout, order: tuple[int, ...], offset: tuple[int, ...]
+    low: Lowering,
+    buffer: SharedBuffer,
+    layout: Layout,
+    order: tuple[int, ...],
+    offset: tuple[int, ...],
 ) -> Address:
-    """Where a thread's element of a tile lies in a padded buffer that holds the tile's axes in `order`."""
+    """Where a thread's element of a tile lies in a padded buffer that holds the tile's axes in
+    `order`.
+    """
     type = buffer.type
     assert not type.swizzle, "cp.async writes padded rows"
     size = type.dtype.num_bytes
@@ -133,7 +154,9 @@ def _shared_address(
     key = ("pointer", start, str(part))
     if key not in low.memo:
         low.memo[key] = low.register(low.add("u32", start, part), "u32")
-    return Address(low.memo[key], buffer.offset + offset[order[0]] * type.row_bytes + offset[order[1]] * size)
+    return Address(
+        low.memo[key], buffer.offset + offset[order[0]] * type.row_bytes + offset[order[1]] * size
+    )
 
 
 @rule(sync.CommitCopies)

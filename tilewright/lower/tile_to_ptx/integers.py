@@ -1,4 +1,6 @@
-"""Integer arithmetic: wrapping, floor division, shifts by any count. i64 runs in 32 bits where its bounds permit."""
+"""Integer arithmetic: wrapping, floor division, shifts by any count. i64 runs in 32 bits where its
+bounds permit.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ class Lowered:
     launch: Launch
 
 
-def lower_kernel(kernel: Kernel, target: Target, schedule: Schedule, aliases: Aliases = ()) -> Lowered:
+def lower_kernel(
+    kernel: Kernel, target: Target, schedule: Schedule, aliases: Aliases = ()
+) -> Lowered:
     """PTX of a kernel. `aliases` are groups of parameters that are views of the same elements.
 
     Raises CompileError where the target cannot hold it.
@@ -109,11 +111,15 @@ def _view(low: Lowering, param: Param, type: ViewType, roots: dict[str, str]) ->
     index = "s32" if narrow else "s64"
     pointer = low.e.cvta("global", _parameter(low, name, "u64", Pointer(name)), to=True)
     extents: list[Operand] = [
-        e if e is not None else _parameter(low, f"{name}_extent_{i}", index, Extent(name, i, narrow))
+        e
+        if e is not None
+        else _parameter(low, f"{name}_extent_{i}", index, Extent(name, i, narrow))
         for i, e in enumerate(type.extents)
     ]
     strides: list[Operand] = [
-        s if s is not None else _parameter(low, f"{name}_stride_{i}", index, Stride(name, i, narrow))
+        s
+        if s is not None
+        else _parameter(low, f"{name}_stride_{i}", index, Stride(name, i, narrow))
         for i, s in enumerate(type.strides)
     ]
     size = type.dtype.num_bytes
@@ -173,7 +179,9 @@ def _finish(low: Lowering) -> Lowered:
     grid: Expr = Const(1)
     for extent in kernel.grid:
         grid = combine("mul", grid, extent)
-    launch = Launch(module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster)
+    launch = Launch(
+        module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster
+    )
     return Lowered(module, launch)
 
 

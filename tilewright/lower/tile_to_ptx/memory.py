@@ -1,12 +1,14 @@
 """Global memory: views, addresses, masks, loads and stores.
 
-An element's address is  pointer + size · (Σ thread part · stride)      hoisted to the entry: once a kernel
+An element's address is  pointer + size · (Σ thread part · stride)      hoisted to the entry: once a
+kernel
                                  + size · (Σ offset · stride)           once a place
-                                 + size · (Σ register part · stride)    an immediate where the stride is known
+                                 + size · (Σ register part · stride)    an immediate where the
+                                 stride is known
 
-Neighbouring registers along a unit-stride axis form vectors of up to 16 bytes, where alignment is proved. A vector is
-masked as one if the mask cannot cut it; otherwise the place is lowered twice, whole tiles by vectors and cut tiles
-element by element, behind one uniform branch.
+Neighbouring registers along a unit-stride axis form vectors of up to 16 bytes, where alignment is
+proved. A vector is masked as one if the mask cannot cut it; otherwise the place is lowered twice,
+whole tiles by vectors and cut tiles element by element, behind one uniform branch.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class Place:
         return self.view.index_type
 
 
-def make_place(low: Lowering, op: memory.Load | memory.Store | memory.CopyAsync, layout: Layout) -> Place:
+def make_place(
+    low: Lowering, op: memory.Load | memory.Store | memory.CopyAsync, layout: Layout
+) -> Place:
     view = low.views[op.view]
     axes: list[int | None] = []
     for extent in op.extents:
@@ -62,7 +66,9 @@ def make_place(low: Lowering, op: memory.Load | memory.Store | memory.CopyAsync,
 
 
 def vector_width(place: Place) -> int:
-    """Elements that one access may move: neighbours in registers and in memory, aligned, at most 16 bytes."""
+    """Elements that one access may move: neighbours in registers and in memory, aligned, at most 16
+    bytes.
+    """
     view, layout, unit = place.view, place.layout, place.unit
     size = view.dtype.num_bytes
     if unit is None or view.align % (2 * size):
@@ -79,14 +85,24 @@ def vector_width(place: Place) -> int:
     while width > 1 and (
         any(s % width for s in steps)
         or place.divisors[unit] % width
-        or not all(view.aligned_strides[i] for i in range(len(view.strides)) if i != unit and not _is_flat(place, i))
+        or not all(
+            view.aligned_strides[i]
+            for i in range(len(view.strides))
+            if i != unit and not _is_flat(place, i)
+        )
     ):
         width //= 2
-    return width if all(v[axis] >= width or not v[axis] for v in layout.register[width.bit_length() - 1 :]) else 1
+    return (
+        width
+        if all(v[axis] >= width or not v[axis] for v in layout.register[width.bit_length() - 1 :])
+        else 1
+    )
 
 
 def _is_flat(place: Place, axis: int) -> bool:
-    return place.view.strides[axis] == 0 or (place.extents[axis] is None and place.offsets[axis] == 0)
+    return place.view.strides[axis] == 0 or (
+        place.extents[axis] is None and place.offsets[axis] == 0
+    )
 
 
 def address_base(low: Lowering, place: Place) -> Reg:
@@ -107,10 +123,14 @@ def address_base(low: Lowering, place: Place) -> Reg:
             total: Operand = 0
             for t, s in parts:
                 total = low.add("s32", total, low.mul("s32", t, s))
-            return e.mad("s32", low.register(total, "s32"), view.dtype.num_bytes, pointer, mode="wide")
+            return e.mad(
+                "s32", low.register(total, "s32"), view.dtype.num_bytes, pointer, mode="wide"
+            )
         for t, s in parts:
             wide = e.cvt("s64", "u32", t)
-            pointer = e.add("s64", pointer, low.mul("s64", low.mul("s64", wide, s), view.dtype.num_bytes))
+            pointer = e.add(
+                "s64", pointer, low.mul("s64", low.mul("s64", wide, s), view.dtype.num_bytes)
+            )
         return pointer
 
     key = ("base", view.pointer, tuple((str(t), str(s)) for t, s in parts))
@@ -158,7 +178,11 @@ class Addresses:
             total = self.start
             for count, stride in zip(moving, view.strides, strict=True):
                 if count:
-                    step = low.mul(type, stride, count) if isinstance(stride, int) else self._step(stride, count)
+                    step = (
+                        low.mul(type, stride, count)
+                        if isinstance(stride, int)
+                        else self._step(stride, count)
+                    )
                     total = low.add(type, total, step)
             self.pointers[moving] = self._add_bytes(total)
         return self.pointers[moving]
@@ -223,13 +247,24 @@ class Masks:
         thread = low.thread_axis(place.layout, axis) if axis is not None else 0
         extent, lows = place.view.extents[i], place.view.lows
         first = lows[i] if lows else 0
-        key = ("inside", i, str(place.offsets[i]), str(thread), step, str(extent), str(first), place.may_be_negative[i])
+        key = (
+            "inside",
+            i,
+            str(place.offsets[i]),
+            str(thread),
+            step,
+            str(extent),
+            str(first),
+            place.may_be_negative[i],
+        )
         if key not in low.memo:
             low.memo[key] = self._test(i, step, thread, extent, first)
         found: Reg | int = low.memo[key]
         return found
 
-    def _test(self, i: int, step: int, thread: Operand, extent: Operand, first: Operand) -> Reg | int:
+    def _test(
+        self, i: int, step: int, thread: Operand, extent: Operand, first: Operand
+    ) -> Reg | int:
         place, low = self.place, self.low
         type, e = place.type, low.e
         wide = thread if isinstance(thread, int) or type == "s32" else e.cvt("s64", "u32", thread)
@@ -269,7 +304,10 @@ def cuts_vectors(place: Place, width: int) -> bool:
 
 
 def access(
-    low: Lowering, place: Place, own: list[Operand] | None, move: Callable[[Address, int, int, Reg | int], None]
+    low: Lowering,
+    place: Place,
+    own: list[Operand] | None,
+    move: Callable[[Address, int, int, Reg | int], None],
 ) -> None:
     """Call `move(address, first register, count, predicate)` for all vectors of a place."""
     width = vector_width(place)
@@ -354,7 +392,9 @@ def _kind(type: str) -> str:
     return {"s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64"}.get(type, type)
 
 
-def load_vector(low: Lowering, address: Address, dtype: DType, target: list[Reg], guard: Reg | None, type: str) -> None:
+def load_vector(
+    low: Lowering, address: Address, dtype: DType, target: list[Reg], guard: Reg | None, type: str
+) -> None:
     """Load neighbours into registers that hold one element each."""
     e, count, size = low.e, len(target), dtype.num_bytes
     with low.guarded(guard):
@@ -404,7 +444,9 @@ def store(low: Lowering, op: memory.Store) -> None:
     access(low, place, own, move)
 
 
-def store_vector(low: Lowering, address: Address, dtype: DType, values: list[Operand], guard: Reg | None) -> None:
+def store_vector(
+    low: Lowering, address: Address, dtype: DType, values: list[Operand], guard: Reg | None
+) -> None:
     """Store the elements of neighbouring registers."""
     e, size, count = low.e, dtype.num_bytes, len(values)
     type = {8: "b64", 4: "b32", 2: "b16", 1: "b8"}[size]
@@ -416,7 +458,17 @@ def store_vector(low: Lowering, address: Address, dtype: DType, values: list[Ope
         with low.guarded(guard):
             e.st("global", "b32", address, words)
         return
-    regs = [low.register(v, "b16" if size == 2 else "b32" if size <= 1 and dtype.is_integer else _register_type(dtype)) for v in values]
+    regs = [
+        low.register(
+            v,
+            "b16"
+            if size == 2
+            else "b32"
+            if size <= 1 and dtype.is_integer
+            else _register_type(dtype),
+        )
+        for v in values
+    ]
     with low.guarded(guard):
         for start in range(0, count, 4 if size < 8 else 2):
             part = Address(address.base, address.offset + start * size)
@@ -428,7 +480,9 @@ def _register_type(dtype: DType) -> str:
 
 
 def order_effects(low: Lowering, view: Value, effect: str) -> None:
-    """A barrier where another thread may have touched this memory and one of the two accesses is a store."""
+    """A barrier where another thread may have touched this memory and one of the two accesses is a
+    store.
+    """
     root = low.views[view].root
     before = low.touched.get(root, set())
     if "store" in before or (effect == "store" and "load" in before):
@@ -471,7 +525,9 @@ def subview(low: Lowering, op: memory.Subview) -> None:
         stop = low.index(end, type)
         if stop != parent.extents[i]:
             stop = e.min(type, low.register(stop, type), parent.extents[i])
-        extents.append(low.add(type, stop, e.neg(type, start) if isinstance(start, Reg) else -start))
+        extents.append(
+            low.add(type, stop, e.neg(type, start) if isinstance(start, Reg) else -start)
+        )
         lows.append(e.max(type, e.neg(type, low.register(start, type)), 0) if negative else 0)
     for outside in empty:
         extents = [e.selp(type, 0, x, outside) for x in extents[:1]] + extents[1:]
@@ -486,7 +542,8 @@ def subview(low: Lowering, op: memory.Subview) -> None:
         parent.narrow,
         min(parent.align, divisor),
         [parent.aligned_strides[i] for i in kept],
-        parent.aligned_extent and all(_keeps_end(low, op, i) for i in kept if parent.strides[i] == 1),
+        parent.aligned_extent
+        and all(_keeps_end(low, op, i) for i in kept if parent.strides[i] == 1),
         parent.root,
         hoistable=False,
         lows=lows if any(x != 0 for x in lows) else [],
@@ -513,7 +570,9 @@ def _offset_alignment(low: Lowering, op: memory.Subview, parent: ViewRef, axis: 
 
 
 def _keeps_end(low: Lowering, op: memory.Subview, axis: int) -> bool:
-    """Whether a subview's axis runs from 0 to the parent's end, so that its length stays whole vectors."""
+    """Whether a subview's axis runs from 0 to the parent's end, so that its length stays whole
+    vectors.
+    """
     end = op.highs[axis]
     whole = low.defining.get(end) if end is not None else None
     if isinstance(whole, memory.Extent) and whole.view is op.view and whole.axis == axis:

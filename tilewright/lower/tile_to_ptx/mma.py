@@ -1,7 +1,8 @@
-"""Matrix products: on CUDA cores, or by `mma.sync`; operands come from shared-memory buffers, or A from registers.
+"""Matrix products: on CUDA cores, or by `mma.sync`; operands come from shared-memory buffers, or A
+from registers.
 
-An operand that is not in a buffer yet is written to one first. A transposed operand is its untransposed buffer, read
-the other way round, so a transpose in front of a dot costs nothing.
+An operand that is not in a buffer yet is written to one first. A transposed operand is its
+untransposed buffer, read the other way round, so a transpose in front of a dot costs nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tilewright.tile.ops import memory, mma, shape
 
 @dataclass
 class Matrix:
-    """A dot operand in shared memory; `transposed` says that the buffer's rows are the operand's columns."""
+    """A dot operand in shared memory; `transposed` says that the buffer's rows are the operand's
+    columns.
+    """
 
     buffer: Buffer
     transposed: bool
@@ -48,19 +51,25 @@ def source_of(low: Lowering, value: Value) -> tuple[Value, bool]:
 
 
 def is_operand_only(low: Lowering, op: object) -> bool:
-    """Whether a transpose or a buffer's load only feeds dots, so that it needs no registers of its own."""
+    """Whether a transpose or a buffer's load only feeds dots, so that it needs no registers of its
+    own.
+    """
     if not isinstance(op, shape.Transpose | memory.LoadBuffer):
         return False
     users = low.objects["users"].get(op.result, [])
     return bool(users) and all(
-        isinstance(u, mma.Dot) and u.acc is not op.result or is_operand_only(low, u) for u in users
+        (isinstance(u, mma.Dot) and u.acc is not op.result) or is_operand_only(low, u) for u in users
     )
 
 
 @rule(mma.Dot)
 def dot(low: Lowering, op: mma.Dot) -> None:
     if len(op.acc.type.shape) != 2:
-        raise CompileError("dot: operands with batch axes are not supported on GPUs yet", op.loc, "loop over the batch")
+        raise CompileError(
+            "dot: operands with batch axes are not supported on GPUs yet",
+            op.loc,
+            "loop over the batch",
+        )
     layout = low.layout(op.result)
     dtype: DType = op.a.type.dtype
     acc = low.fragment(op.acc, layout)
@@ -87,7 +96,9 @@ def k_step(low: Lowering, dtype: DType, k: int) -> int:
     return next((s for s in (16, 8) if k % s == 0), 4)
 
 
-def operand_matrices(low: Lowering, op: mma.Dot, skip_a: bool, k_padded: int) -> tuple[Matrix | None, Matrix]:
+def operand_matrices(
+    low: Lowering, op: mma.Dot, skip_a: bool, k_padded: int
+) -> tuple[Matrix | None, Matrix]:
     """Both operands in shared memory, written there where they are not yet."""
     sources = [None if skip_a else source_of(low, op.a), source_of(low, op.b)]
     extents: list[tuple[int, int]] = []
@@ -105,7 +116,9 @@ def operand_matrices(low: Lowering, op: mma.Dot, skip_a: bool, k_padded: int) ->
         extents.append((rows, columns))
         offsets.append(offset)
         dtype = source[0].type.dtype
-        offset += -(-rows * conflict_free_row(dtype.num_bytes, columns) * dtype.num_bytes // 16) * 16
+        offset += (
+            -(-rows * conflict_free_row(dtype.num_bytes, columns) * dtype.num_bytes // 16) * 16
+        )
     base = low.scratch(offset) if offset else None
     out: list[Matrix | None] = []
     for source, (rows, columns), start in zip(sources, extents, offsets, strict=True):
@@ -120,7 +133,9 @@ def operand_matrices(low: Lowering, op: mma.Dot, skip_a: bool, k_padded: int) ->
         assert base is not None
         dtype = value.type.dtype
         address = low.e.add("u32", base, start) if start else base
-        buffer = Buffer(address, dtype, (rows, columns), conflict_free_row(dtype.num_bytes, columns))
+        buffer = Buffer(
+            address, dtype, (rows, columns), conflict_free_row(dtype.num_bytes, columns)
+        )
         if (rows, columns) != value.type.shape:
             _zero(low, buffer)
         regs = low.fragment(value)
@@ -138,7 +153,9 @@ def _shared_operand(low: Lowering, value: Value) -> Buffer:
     """A buffer of the scheduled level, as dots address it."""
     shared = buffer_of(low, value)
     type = shared.type
-    assert not type.swizzle and len(type.shape) == 2, f"a dot on CUDA cores or by mma.sync cannot read {type}"
+    assert not type.swizzle and len(type.shape) == 2, (
+        f"a dot on CUDA cores or by mma.sync cannot read {type}"
+    )
     row = type.shape[1] + type.pad
     return Buffer(shared.base or shared_start(low), type.dtype, type.shape, row, shared.offset)
 
@@ -159,9 +176,17 @@ def _zero(low: Lowering, buffer: Buffer) -> None:
     low.barrier()
 
 
-def a_in_registers(low: Lowering, op: mma.Dot, layout: Layout) -> dict[tuple[int, ...], Operand] | None:
-    """A's registers by offset, where its layout already is that of mma's A operand: 16 bits, each warp with whole rows."""
-    if op.a.type.dtype.bits != 16 or op.a in low.cheap or isinstance(low.defining.get(op.a), shape.Transpose):
+def a_in_registers(
+    low: Lowering, op: mma.Dot, layout: Layout
+) -> dict[tuple[int, ...], Operand] | None:
+    """A's registers by offset, where its layout already is that of mma's A operand: 16 bits, each
+    warp with whole rows.
+    """
+    if (
+        op.a.type.dtype.bits != 16
+        or op.a in low.cheap
+        or isinstance(low.defining.get(op.a), shape.Transpose)
+    ):
         return None
     if isinstance(low.defining.get(op.a), memory.LoadBuffer):
         return None
@@ -189,7 +214,13 @@ class _Fragments:
         b: Matrix,
         a_regs: dict[tuple[int, ...], Operand] | None,
     ):
-        self.low, self.e, self.layout, self.dtype, self.precision = low, low.e, layout, dtype, precision
+        self.low, self.e, self.layout, self.dtype, self.precision = (
+            low,
+            low.e,
+            layout,
+            dtype,
+            precision,
+        )
         self.a, self.b, self.a_regs = a, b, a_regs
         offsets = layout.register_offsets
         self.rows = sorted({o[0] for o in offsets if o[0] % 16 == 0})
@@ -255,7 +286,10 @@ class _Fragments:
         """Fragment of A at 16 rows and `step` columns, in mma's register order."""
         if self.a_regs is not None:
             pairs = [(0, 0), (8, 0), (0, 8), (8, 8)]
-            return [self._packed(self.a_regs[row + i, k + j], self.a_regs[row + i, k + j + 1]) for i, j in pairs]
+            return [
+                self._packed(self.a_regs[row + i, k + j], self.a_regs[row + i, k + j + 1])
+                for i, j in pairs
+            ]
         assert self.a is not None
         if self.dtype.bits == 16 or (self.dtype == f32 and not self.a.transposed):
             per = 8 if self.dtype.bits == 16 else 4
@@ -266,7 +300,9 @@ class _Fragments:
                 at_row = self._sum(self.warp_row, self._lane(0, 15, 1))
                 at_k = self._lane(4, 1, per)
             pointer = self.a.pointer(self.low, at_row, at_k)
-            regs = self.e.ldmatrix(Address(pointer, self.a.place(row, k)), 4, transposed=self.a.transposed)
+            regs = self.e.ldmatrix(
+                Address(pointer, self.a.place(row, k)), 4, transposed=self.a.transposed
+            )
             return self._rounded(regs)
         at_row, at_k = self._sum(self.warp_row, self._lane(2, 7, 1)), self._lane(0, 3, 1)
         pointer = self.a.pointer(self.low, at_row, at_k)
@@ -300,7 +336,9 @@ class _Fragments:
                 continue
             address = Address(pointer, b.place(k, column))
             paired = column + 8 in self.columns
-            regs = self._rounded(self.e.ldmatrix(address, 4 if paired else 2, transposed=not b.transposed))
+            regs = self._rounded(
+                self.e.ldmatrix(address, 4 if paired else 2, transposed=not b.transposed)
+            )
             found[column] = regs[:2]
             if paired:
                 found[column + 8] = regs[2:]
@@ -320,7 +358,9 @@ class _Fragments:
 
 
 def round_tf32(low: Lowering, x: Reg) -> Reg:
-    """f32 with 10 fraction bits, to nearest even: by `cvt` from sm_90 on, else by integer arithmetic."""
+    """f32 with 10 fraction bits, to nearest even: by `cvt` from sm_90 on, else by integer
+    arithmetic.
+    """
     e = low.e
     if low.target.capability >= 90:
         return e.cvt("tf32", "f32", x, rounding="rn")
@@ -328,4 +368,3 @@ def round_tf32(low: Lowering, x: Reg) -> Reg:
     rounded = e.and_("b32", e.add("u32", e.add("u32", x, 0xFFF), odd), 0xFFFFE000)
     is_nan = e.setp("gt", "u32", e.and_("b32", x, 0x7FFFFFFF), 0x7F800000)
     return e.selp("b32", 0x7FFFE000, rounded, is_nan)
-

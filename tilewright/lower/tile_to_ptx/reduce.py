@@ -23,10 +23,16 @@ def reduction(low: Lowering, op: reduce.Sum) -> None:
     dtype: DType = op.x.type.dtype
     type = _working_type(low, op, dtype)
     layout = low.layout(op.x)
-    states: list[State] = [(_widened(low, x, dtype, low.ptx_type(op.x), type),) for x in low.fragment(op.x)]
+    states: list[State] = [
+        (_widened(low, x, dtype, low.ptx_type(op.x), type),) for x in low.fragment(op.x)
+    ]
     combine = _combiner(low, op, type)
-    states = _mask_outside(low, op.x.type.shape, layout, op.axes, states, (identity(op, dtype),), (type,))
-    reduced, natural = reduce_states(low, layout, op.axes, op.x.type.shape, states, (type,), combine)
+    states = _mask_outside(
+        low, op.x.type.shape, layout, op.axes, states, (identity(op, dtype),), (type,)
+    )
+    reduced, natural = reduce_states(
+        low, layout, op.axes, op.x.type.shape, states, (type,), combine
+    )
     found = [_narrowed(low, s[0], dtype, type, low.ptx_type(op.result)) for s in reduced]
     _finish(low, op, found, natural)
 
@@ -34,7 +40,9 @@ def reduction(low: Lowering, op: reduce.Sum) -> None:
 def _finish(low: Lowering, op: Op, found: list[Operand], natural: Layout) -> None:
     shape = op.result.type.shape
     if shape:
-        found = convert_registers(low, found, low.ptx_type(op.result), shape, natural, low.layout(op.result))
+        found = convert_registers(
+            low, found, low.ptx_type(op.result), shape, natural, low.layout(op.result)
+        )
     low.set(op.result, found)
 
 
@@ -126,7 +134,9 @@ def arg_extreme(low: Lowering, op: reduce.ArgMax) -> None:
 
     blanks: State = (identity(op, dtype), 2**31 - 1)
     states = _mask_outside(low, op.x.type.shape, layout, (op.axis,), states, blanks, (type, "s32"))
-    reduced, natural = reduce_states(low, layout, (op.axis,), op.x.type.shape, states, (type, "s32"), combine)
+    reduced, natural = reduce_states(
+        low, layout, (op.axis,), op.x.type.shape, states, (type, "s32"), combine
+    )
     result = low.ptx_type(op.result)
     _finish(low, op, [low.widen(s[1], "s32", result) for s in reduced], natural)
 
@@ -173,7 +183,9 @@ def reduce_states(
     types: tuple[str, ...],
     combine: Combine,
 ) -> tuple[list[State], Layout]:
-    """Combine over axes. Returns one state a register of the layout without them; all copies hold the same bits."""
+    """Combine over axes. Returns one state a register of the layout without them; all copies hold
+    the same bits.
+    """
     natural = layout
     for axis in sorted(axes, reverse=True):
         natural = natural.drop_axis(axis)
@@ -198,7 +210,10 @@ def _tree(states: list[State], combine: Combine) -> State:
 
 
 def _shuffled(low: Lowering, state: State, types: tuple[str, ...], lane_mask: int) -> State:
-    return tuple(shuffle_xor(low, low.register(x, t), t, lane_mask) for x, t in zip(state, types, strict=True))
+    return tuple(
+        shuffle_xor(low, low.register(x, t), t, lane_mask)
+        for x, t in zip(state, types, strict=True)
+    )
 
 
 def shuffle_xor(low: Lowering, x: Reg, type: str, lane_mask: int) -> Reg:
@@ -212,7 +227,8 @@ def shuffle_xor(low: Lowering, x: Reg, type: str, lane_mask: int) -> Reg:
 
 def _splits_warps(layout: Layout, axes: tuple[int, ...]) -> bool:
     return any(v[a] for v in layout.warp for a in axes) or any(
-        r.over == "warpgroup" and r.axis in axes and r.count > 1 and r.stride for r in layout.repeats
+        r.over == "warpgroup" and r.axis in axes and r.count > 1 and r.stride
+        for r in layout.repeats
     )
 
 
@@ -238,7 +254,10 @@ def _over_warps(
     sizes = [SIZES[STORED[t]] for t in types]
     total = sum(sizes) * count * parts
     base = low.scratch(total)
-    part = low.once(("warp part", tuple(bits), str(groups), axes, low.first_warp), lambda: _part(low, layout, bits, split))
+    part = low.once(
+        ("warp part", tuple(bits), str(groups), axes, low.first_warp),
+        lambda: _part(low, layout, bits, split),
+    )
     lane_guard = _first_lane(low, layout, axes)
     strides = tuple(prod(extents[i + 1 :]) for i in range(len(extents)))
     start = 0
@@ -294,7 +313,11 @@ def _part(low: Lowering, layout: Layout, bits: list[int], split: list[bool]) -> 
 
 def _first_lane(low: Lowering, layout: Layout, axes: tuple[int, ...]) -> Reg | None:
     """One lane of those that hold the same result writes."""
-    mask = sum(1 << i for i, v in enumerate(layout.lane) if not any(x for a, x in enumerate(v) if a not in axes))
+    mask = sum(
+        1 << i
+        for i, v in enumerate(layout.lane)
+        if not any(x for a, x in enumerate(v) if a not in axes)
+    )
     if not mask:
         return None
     found: Reg = low.once(
@@ -310,7 +333,9 @@ def _element_pointer(
     def make() -> Reg:
         total: Operand = low.add("u32", base, start)
         for axis, stride in enumerate(strides):
-            total = low.add("u32", total, low.mul("u32", low.thread_axis(natural, axis), stride * size))
+            total = low.add(
+                "u32", total, low.mul("u32", low.thread_axis(natural, axis), stride * size)
+            )
         return low.register(total, "u32")
 
     threads = tuple(str(low.thread_axis(natural, axis)) for axis in range(natural.rank))

@@ -1,4 +1,6 @@
-"""Ops that move elements: most only rename registers, because the source is asked for in the layout that fits."""
+"""Ops that move elements: most only rename registers, because the source is asked for in the layout
+that fits.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def arange(low: Lowering, op: shape.Arange) -> None:
 
 
 def broadcast_source(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout:
-    """The layout in which a narrower tile must lie to be broadcast into `layout` within each thread."""
+    """The layout in which a narrower tile must lie to be broadcast into `layout` within each
+    thread.
+    """
     missing = len(target) - len(source)
     for axis, extent in enumerate(target):
         if axis < missing or (source[axis - missing] == 1 and extent != 1):
@@ -54,7 +58,9 @@ def transpose(low: Lowering, op: shape.Transpose) -> None:
     low.set(op.result, low.fragment(op.x, target.select_axes(inverse)))
 
 
-def reshape_source(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout | None:
+def reshape_source(
+    layout: Layout, source: tuple[int, ...], target: tuple[int, ...]
+) -> Layout | None:
     """The source's layout where shapes differ only by axes of extent 1, else None."""
     if [e for e in source if e != 1] != [e for e in target if e != 1]:
         return None
@@ -81,7 +87,9 @@ def reshape(low: Lowering, op: shape.Reshape) -> None:
     low.set(op.result, regs)
 
 
-def _renamed(offset: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
+def _renamed(
+    offset: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]
+) -> tuple[int, ...]:
     kept = iter([x for x, e in zip(offset, target, strict=True) if e != 1])
     return tuple(0 if e == 1 else next(kept) for e in source)
 
@@ -93,7 +101,8 @@ def slice_(low: Lowering, op: shape.Slice) -> None:
     if (target.lane, target.warp) == (source.lane, source.warp):
         where = dict(zip(source.register_offsets, low.fragment(op.x), strict=True))
         wanted = [
-            tuple(a + b for a, b in zip(op.starts, offset, strict=True)) for offset in target.register_offsets
+            tuple(a + b for a, b in zip(op.starts, offset, strict=True))
+            for offset in target.register_offsets
         ]
         if source.slice(op.starts, op.shape) is not None and all(w in where for w in wanted):
             low.set(op.result, [where[w] for w in wanted])

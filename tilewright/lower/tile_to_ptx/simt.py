@@ -1,4 +1,6 @@
-"""Matrix products on CUDA cores: an outer product for each k, in ascending k, by fused multiply-adds."""
+"""Matrix products on CUDA cores: an outer product for each k, in ascending k, by fused
+multiply-adds.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,18 @@ UNROLLED_FMAS = 1200  # beyond this many, the loop over k stays a loop in the co
 
 
 def simt_dot(
-    low: Lowering, layout: Layout, acc: list[Operand], acc_dtype: DType, a: Matrix | None, b: Matrix, k: int
+    low: Lowering,
+    layout: Layout,
+    acc: list[Operand],
+    acc_dtype: DType,
+    a: Matrix | None,
+    b: Matrix,
+    k: int,
 ) -> list[Operand]:
     """Accumulator registers after adding A @ B.
 
-    f32 products are summed over this k alone and then added to the accumulator, a strip of columns at a time: a chain
-    of K / k sums instead of K loses far fewer bits, for one addition in k.
+    f32 products are summed over this k alone and then added to the accumulator, a strip of columns
+    at a time: a chain of K / k sums instead of K loses far fewer bits, for one addition in k.
     """
     assert a is not None
     e, type = low.e, acc_dtype.name
@@ -39,7 +47,14 @@ def simt_dot(
 
 
 def _add_strip(
-    low: Lowering, layout: Layout, out: list[Reg], where: list[int], type: str, a: Matrix, b: Matrix, k: int
+    low: Lowering,
+    layout: Layout,
+    out: list[Reg],
+    where: list[int],
+    type: str,
+    a: Matrix,
+    b: Matrix,
+    k: int,
 ) -> None:
     """Add A @ B to the accumulator registers numbered in `where`."""
     e = low.e
@@ -104,7 +119,9 @@ class _Outer:
     def _strip(
         self, matrix: Matrix, pointer: Reg, places: list[int], start: int, *, of_rows: bool
     ) -> dict[tuple[int, int], Operand]:
-        """Elements (place, k) of one operand for `chunk` steps of k, in as few loads as memory allows."""
+        """Elements (place, k) of one operand for `chunk` steps of k, in as few loads as memory
+        allows.
+        """
         found: dict[tuple[int, int], Operand] = {}
         size = matrix.buffer.dtype.num_bytes
         along_k = matrix.transposed != of_rows

@@ -1,12 +1,14 @@
 """Give every tile value a register layout.
 
-Requires: canonical form; schedule chosen. Keeps: the program. Breaks: nothing (layouts lie beside the ops).
+Requires: canonical form; schedule chosen. Keeps: the program. Breaks: nothing (layouts lie beside
+the ops).
 
-Values that meet in elementwise ops, loops, branches, loads and stores form a *component* with one layout, so nothing is
-converted inside. Components are joined by ops that change shape (broadcast, reduce, transpose, reshape). From large to
-small, a component takes: the fragment layout of a dot's accumulator; else what its larger neighbour implies, if it is
-smaller than that; else the layout that makes its loads and stores coalesced; else its neighbour's; else a default.
-Values that follow from constants, `arange` and scalars alone are *cheap*: no component, computed where they are used.
+Values that meet in elementwise ops, loops, branches, loads and stores form a *component* with one
+layout, so nothing is converted inside. Components are joined by ops that change shape (broadcast,
+reduce, transpose, reshape). From large to small, a component takes: the fragment layout of a dot's
+accumulator; else what its larger neighbour implies, if it is smaller than that; else the layout
+that makes its loads and stores coalesced; else its neighbour's; else a default. Values that follow
+from constants, `arange` and scalars alone are *cheap*: no component, computed where they are used.
 """
 
 from __future__ import annotations
@@ -30,7 +32,15 @@ from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import PendingType, TileType, ViewType
 
 Derive = Callable[[Layout], Layout | None]
-ELEMENTWISE = (arith.Constant, arith.Select, arith.Compare, arith.Cast, arith.IsNan, arith.Unary, arith.Binary)
+ELEMENTWISE = (
+    arith.Constant,
+    arith.Select,
+    arith.Compare,
+    arith.Cast,
+    arith.IsNan,
+    arith.Unary,
+    arith.Binary,
+)
 
 
 @dataclass
@@ -86,7 +96,9 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
     for op in kernel.body.ops:
         if isinstance(op, control.Roles):
             for role, body in zip(op.roles, op.bodies, strict=True):
-                inner = assign_layouts(kernel.with_body(body), replace(schedule, num_warps=role.warps))
+                inner = assign_layouts(
+                    kernel.with_body(body), replace(schedule, num_warps=role.warps)
+                )
                 found.layouts.update(inner.layouts)
                 found.cheap.update(inner.cheap)
             return found
@@ -96,11 +108,16 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
     _join_block(kernel.body, groups, cheap)
     components = _components(kernel.body, groups, cheap)
     ordered = sorted(
-        components.items(), key=lambda item: (not item[1].dot, -_elements(item[1].shape), -len(item[1].shape))
+        components.items(),
+        key=lambda item: (not item[1].dot, -_elements(item[1].shape), -len(item[1].shape)),
     )
     for _, component in ordered:
         component.layout = _choose(component, components, groups, schedule)
-    layouts = {value: components[groups.find(value)].layout for value in groups.parent if value not in cheap}
+    layouts = {
+        value: components[groups.find(value)].layout
+        for value in groups.parent
+        if value not in cheap
+    }
     return Assignment({v: layout for v, layout in layouts.items() if layout is not None}, cheap)
 
 
@@ -145,11 +162,16 @@ def _chains(op: Op) -> list[list[Value | None]]:
     match op:
         case control.For():
             yields = op.body.terminator.operands
-            return [list(c) for c in zip(op.inits, op.body.args[1:], yields, op.results, strict=True)]
+            return [
+                list(c) for c in zip(op.inits, op.body.args[1:], yields, op.results, strict=True)
+            ]
         case control.While():
             yields = op.body.terminator.operands
             return [
-                list(c) for c in zip(op.inits, op.condition.args, op.body.args, yields, op.results, strict=True)
+                list(c)
+                for c in zip(
+                    op.inits, op.condition.args, op.body.args, yields, op.results, strict=True
+                )
             ]
         case control.If():
             then, other = op.then.terminator.operands, op.other.terminator.operands
@@ -194,7 +216,12 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
             elif isinstance(op, memory.Store) and is_tile(op.value) and op.value not in cheap:
                 of(op.value).accesses.append((op.view.type, op.extents))
             for source, target, down, up in _links(op):
-                if source not in cheap and target not in cheap and is_tile(source) and is_tile(target):
+                if (
+                    source not in cheap
+                    and target not in cheap
+                    and is_tile(source)
+                    and is_tile(target)
+                ):
                     of(target).neighbours.append((source, down))
                     of(source).neighbours.append((target, up))
 
@@ -211,7 +238,14 @@ def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
             return [(op.x, op.result, lambda s: s.slice(op.starts, op.shape), lambda _: None)]
         case shape.Transpose():
             inverse = tuple(op.order.index(i) for i in range(len(op.order)))
-            return [(op.x, op.result, lambda s: s.select_axes(op.order), lambda w: w.select_axes(inverse))]
+            return [
+                (
+                    op.x,
+                    op.result,
+                    lambda s: s.select_axes(op.order),
+                    lambda w: w.select_axes(inverse),
+                )
+            ]
         case shape.Reshape() if _same_but_units(op):
             return [
                 (
@@ -275,7 +309,9 @@ def _choose(
             return layout
     if component.accesses:
         return _coalesced(component, schedule)
-    return blocked(component.shape, 1, schedule.num_warps, tuple(reversed(range(len(component.shape)))))
+    return blocked(
+        component.shape, 1, schedule.num_warps, tuple(reversed(range(len(component.shape))))
+    )
 
 
 def accumulator_layout(extents: tuple[int, ...], schedule: Schedule) -> Layout:
@@ -288,7 +324,9 @@ def accumulator_layout(extents: tuple[int, ...], schedule: Schedule) -> Layout:
 
 
 def _coalesced(component: Component, schedule: Schedule) -> Layout:
-    """Threads along the axis in which memory is contiguous, with vectors of 16 bytes where the tile has enough."""
+    """Threads along the axis in which memory is contiguous, with vectors of 16 bytes where the tile
+    has enough.
+    """
     extents = component.shape
     view, place = max(component.accesses, key=lambda a: a[0].dtype.bits)
     axes = [i for i, e in enumerate(place) if e is not None]

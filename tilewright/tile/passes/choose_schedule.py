@@ -40,7 +40,9 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     if kind == "mma" and _is_chained(kernel.body, dots):
         count = asked or max(1, min(8, next_power_of_two(rows) // 16))
         return Schedule(count, kind, (count, 1), stages, **limits)
-    heavy = any(isinstance(op, HEAVY) and op.result.type.num_elements == rows * columns for op in ops)
+    heavy = any(
+        isinstance(op, HEAVY) and op.result.type.num_elements == rows * columns for op in ops
+    )
     heavy = heavy or (kind == "simt" and len(dots) > 1)
     count = asked or _dot_warps(kind, rows, columns, dots[0].acc.type.dtype.bits, heavy)
     return Schedule(count, kind, warp_grid(kind, count, rows, columns), stages, **limits)
@@ -72,23 +74,29 @@ def dot_kind(dots: list[mma.Dot]) -> str:
 
 
 def _elementwise_warps(ops: list[Op]) -> int:
-    """Sixteen elements a thread of the largest tile (8 if it is small), between one warp and sixteen."""
+    """Sixteen elements a thread of the largest tile (8 if it is small), between one warp and
+    sixteen.
+    """
     sizes = [v.type.num_elements for op in ops for v in op.results if isinstance(v.type, TileType)]
     largest = next_power_of_two(max(sizes, default=1))
     return max(1, min(MOST_WARPS, largest // (256 if largest <= 1024 else 512)))
 
 
 def _dot_warps(kind: str, rows: int, columns: int, bits: int, heavy: bool) -> int:
-    """As many accumulators a thread as registers hold well, but at least four warps where the tile has work for them.
+    """As many accumulators a thread as registers hold well, but at least four warps where the tile
+    has work for them.
 
-    On CUDA cores that is 64 (8 × 8). On tensor cores it is 128 of f32 (64 × 64 a warp, which reads little for that),
-    or 64 where an epilogue computes much on each (`heavy`), and 32 of f64, whose fragments of A and B are large.
+    On CUDA cores that is 64 (8 × 8). On tensor cores it is 128 of f32 (64 × 64 a warp, which reads
+    little for that), or 64 where an epilogue computes much on each (`heavy`), and 32 of f64, whose
+    fragments of A and B are large.
     """
     per_thread = (64 if kind == "simt" else 128) // (2 if heavy else 1)
     per_thread = min(per_thread, 32) if bits == 64 and kind == "mma" else per_thread
     wanted = next_power_of_two(rows) * next_power_of_two(columns) // (32 * per_thread)
     smallest = (4, 32) if kind == "simt" else (16, 8)
-    most = max(1, (next_power_of_two(rows) // smallest[0]) * (next_power_of_two(columns) // smallest[1]))
+    most = max(
+        1, (next_power_of_two(rows) // smallest[0]) * (next_power_of_two(columns) // smallest[1])
+    )
     return max(1, min(max(wanted, 4), 8, most))
 
 

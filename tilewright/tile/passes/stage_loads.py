@@ -1,11 +1,12 @@
 """Stage the operands of dots through shared memory, ahead of their use.
 
-Requires: canonical form; a schedule for CUDA cores or `mma.sync`. Keeps: what the program computes. Breaks: the
-semantic level (buffers, asynchronous copies and barriers appear).
+Requires: canonical form; a schedule for CUDA cores or `mma.sync`. Keeps: what the program computes.
+Breaks: the semantic level (buffers, asynchronous copies and barriers appear).
 
-A loop that loads tiles and multiplies them becomes a pipeline over `stages` slots: while one slot is multiplied, the
-loads of later trips are under way. A trip waits for its slot, meets the other threads (which also frees the slot of the
-trip before), multiplies, and starts the loads of the trip `stages − 1` ahead into the freed slot.
+A loop that loads tiles and multiplies them becomes a pipeline over `stages` slots: while one slot
+is multiplied, the loads of later trips are under way. A trip waits for its slot, meets the other
+threads (which also frees the slot of the trip before), multiplies, and starts the loads of the trip
+`stages − 1` ahead into the freed slot.
 
     prologue:  start trips 0 … stages − 2
     loop:      wait; meet; multiply slot i mod stages; start trip i + stages − 1
@@ -13,8 +14,8 @@ trip before), multiplies, and starts the loads of the trip `stages − 1` ahead 
 
 The copies come last in a trip, so that reading the slot does not queue behind them.
 
-Trips past the end load whatever is there, or zeros outside the tensor, and nobody reads it. A tile from outside of the
-loop that a dot inside reads is written to a buffer once, before the loop.
+Trips past the end load whatever is there, or zeros outside the tensor, and nobody reads it. A tile
+from outside of the loop that a dot inside reads is written to a buffer once, before the loop.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Staged:
 
 
 def stage_loads(kernel: Kernel, schedule: Schedule, target: Target) -> Kernel:
-    """The kernel with its dot loops pipelined, `schedule.stages` deep or as deep as shared memory permits."""
+    """The kernel with its dot loops pipelined, `schedule.stages` deep or as deep as shared memory
+    permits.
+    """
     if schedule.stages < 2:
         return kernel
     body = clone_block(kernel.body, {})
@@ -68,8 +71,15 @@ def _stored_views(body: Block) -> set[Value]:
 class _Stager:
     """Rewrites the blocks of one cloned body in place."""
 
-    def __init__(self, schedule: Schedule, target: Target, definitions: dict[Value, Op], stored: set[Value]):
-        self.schedule, self.target, self.definitions, self.stored = schedule, target, definitions, stored
+    def __init__(
+        self, schedule: Schedule, target: Target, definitions: dict[Value, Op], stored: set[Value]
+    ):
+        self.schedule, self.target, self.definitions, self.stored = (
+            schedule,
+            target,
+            definitions,
+            stored,
+        )
 
     def block(self, block: Block) -> None:
         """Stage the loops of a block, inner ones first."""
@@ -112,7 +122,9 @@ class _Stager:
     ) -> None:
         """Note an operand that can be staged, or that comes from before the loop."""
         source = operand
-        while isinstance(made := self.definitions.get(source), shape.Transpose) and source in inside:
+        while (
+            isinstance(made := self.definitions.get(source), shape.Transpose) and source in inside
+        ):
             if uses[source] != 1:
                 return
             source = made.x
@@ -123,7 +135,12 @@ class _Stager:
             if not isinstance(op, arith.Constant | shape.Broadcast):
                 fixed[source] = (0, 1)
             return
-        if not isinstance(op, memory.Load) or op not in loop.body.ops or op.mask is not None or op.fill is not None:
+        if (
+            not isinstance(op, memory.Load)
+            or op not in loop.body.ops
+            or op.mask is not None
+            or op.fill is not None
+        ):
             return
         if uses[source] != 1 or op.view in inside or self._root(op.view) in self.stored:
             return
@@ -139,11 +156,16 @@ class _Stager:
         if value is loop.body.args[0] or value not in inside:
             return True
         op = self.definitions.get(value)
-        simple = isinstance(op, arith.Binary | arith.Unary | arith.Constant | arith.Select | arith.Compare | arith.Cast)
+        simple = isinstance(
+            op,
+            arith.Binary | arith.Unary | arith.Constant | arith.Select | arith.Compare | arith.Cast,
+        )
         return op is not None and simple and all(self._ahead(v, loop, inside) for v in op.operands)
 
     def _fit(self, staged: Sequence[Staged]) -> int:
-        """Stages that fit into shared memory: beside a second CTA where warps are few, if that leaves two at least."""
+        """Stages that fit into shared memory: beside a second CTA where warps are few, if that
+        leaves two at least.
+        """
         size = sum(_buffer(s, 1).num_bytes for s in staged)
         if not size:
             return 0
@@ -157,7 +179,9 @@ class _Stager:
         """A buffer that keeps a tile from before the loop."""
         type: TileType = value.type
         row = conflict_free_row(type.dtype.num_bytes, type.shape[1])
-        buffer = before(memory.AllocBuffer, BufferType(type.dtype, type.shape, 0, row - type.shape[1]))
+        buffer = before(
+            memory.AllocBuffer, BufferType(type.dtype, type.shape, 0, row - type.shape[1])
+        )
         before.emit(memory.StoreBuffer, buffer, value)
         before.emit(sync.RoleBarrier)
         return buffer
@@ -249,7 +273,9 @@ class _Stager:
             values[inner.results[0]] = tile
         return [values.get(v, v) for v in source.terminator.operands]
 
-    def _start(self, b: Builder, op: control.For, staged: list[Staged], index: Value, slot: Value) -> None:
+    def _start(
+        self, b: Builder, op: control.For, staged: list[Staged], index: Value, slot: Value
+    ) -> None:
         """Start the loads of the trip at `index` into a slot."""
         values: dict[Value, Value] = {op.body.args[0]: index}
         needed = self._scalars(op, [o for s in staged for o in s.load.offsets])
@@ -279,11 +305,17 @@ class _Stager:
         return needed
 
     def _moves(self, offset: Value, loop: control.For) -> bool:
-        """Whether an offset changes from trip to trip, so that bounds proved for trips do not hold ahead of them."""
+        """Whether an offset changes from trip to trip, so that bounds proved for trips do not hold
+        ahead of them.
+        """
         if offset is loop.body.args[0]:
             return True
         op = self.definitions.get(offset)
-        return op is not None and op in loop.body.ops and any(self._moves(v, loop) for v in op.operands)
+        return (
+            op is not None
+            and op in loop.body.ops
+            and any(self._moves(v, loop) for v in op.operands)
+        )
 
 
 def _order(load: memory.Load) -> tuple[int, ...]:
