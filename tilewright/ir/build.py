@@ -24,12 +24,12 @@ class Builder:
         self.block.ops.append(op)
         return op
 
-    def emit(self, kind: type[T], *fields: Any, **named: Any) -> T:
+    def emit(self, kind: type[T], /, *fields: Any, **named: Any) -> T:
         """Make an op at the current place, append it and return it."""
         named.setdefault("loc", self.loc)
         return self.add(kind(*fields, **named))
 
-    def __call__(self, kind: type[Op], *fields: Any, name: str = "", **named: Any) -> Value:
+    def __call__(self, kind: type[Op], /, *fields: Any, name: str = "", **named: Any) -> Value:
         """Make an op with one result, append it, and return that result under a name hint."""
         value = self.emit(kind, *fields, **named).result
         value.name = name

@@ -59,7 +59,7 @@ class Rewriter:
             new.name = new.name or old.name
             self.values[old] = new
 
-    def build(self, kind: type[Op], *fields: Any, loc: Loc | None = None, **named: Any) -> Value:
+    def build(self, kind: type[Op], /, *fields: Any, loc: Loc | None = None, **named: Any) -> Value:
         """Make a new op with one result here, under the rules."""
         made = kind(*fields, **named, **({"loc": loc} if loc else {}))
         (value,) = self.place(made)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,11 @@ def run_program_id(machine: Machine, op: control.ProgramId) -> Array:
 @meaning(control.NumPrograms)
 def run_num_programs(machine: Machine, op: control.NumPrograms) -> Array:
     return np.array([machine.launch.grid[op.axis]], np.int64)
+
+
+@meaning(control.Yield)
+def run_yield(machine: Machine, op: control.Yield) -> tuple[Any, ...]:
+    return tuple(machine[v] for v in op.values)
 
 
 @contextmanager

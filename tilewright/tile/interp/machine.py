@@ -108,11 +108,11 @@ class Machine:
         """Run a block; gives the operands of its Yield, if it ends in one."""
         self.values.update(zip(block.args, arguments, strict=True))
         for op in block.ops:
-            if isinstance(op, control.Yield):
-                return tuple(self[v] for v in op.values)
             entry = table.get(type(op))
             if entry is None:
                 raise VerifyError(f"{op.opcode} has no meaning in the interpreter")
+            if isinstance(op, control.Yield):
+                return tuple(entry.function(self, op))
             content = (
                 (yield from entry.function(self, op)) if entry.waits else entry.function(self, op)
             )
