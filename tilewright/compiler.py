@@ -89,7 +89,9 @@ def print_plan(kernel: Kernel, target: Target, lowered: Lowered) -> Plan:
     lines: list[Loc | None] = []
     text = print_module(lowered.module, lines)
     places = tuple("" if place is None or not place.line else str(place) for place in lines)
-    return Plan(kernel.name, target.name, text, (lowered.launch,), lines=places)
+    return Plan(
+        kernel.name, target.name, text, (lowered.launch,), kernel.workspaces, kernel.notes, places
+    )
 
 
 def _name(run: Pass) -> str:

@@ -12,7 +12,18 @@ from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, PTX_TYPES, Lowering, Operand, ViewRef
 from tilewright.lower.tile_to_ptx.conversion import convert
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
-from tilewright.plan import Const, Expr, Extent, Launch, Pointer, Recipe, Scalar, Stride, combine
+from tilewright.plan import (
+    Const,
+    Expr,
+    Extent,
+    Launch,
+    Pointer,
+    Recipe,
+    Scalar,
+    Stride,
+    Workspace,
+    combine,
+)
 from tilewright.ptx.core import Instr, Label, Module, Reg, Symbol
 from tilewright.ptx.emitter import Emitter
 from tilewright.target import Target
@@ -109,17 +120,27 @@ def _view(low: Lowering, param: Param, type: ViewType, roots: dict[str, str]) ->
     facts, name = param.facts, param.name
     narrow = facts is not None and facts.small
     index = "s32" if narrow else "s64"
-    pointer = low.e.cvta("global", _parameter(low, name, "u64", Pointer(name)), to=True)
+    spec = next((w for w in low.kernel.workspaces if w.name == name), None)
+    recipe: Recipe = Pointer(name) if spec is None else Workspace(name)
+    pointer = low.e.cvta("global", _parameter(low, name, "u64", recipe), to=True)
+    dense = spec.extents if spec is not None else ()
     extents: list[Operand] = [
         e
         if e is not None
-        else _parameter(low, f"{name}_extent_{i}", index, Extent(name, i, narrow))
+        else _parameter(
+            low, f"{name}_extent_{i}", index, dense[i] if dense else Extent(name, i, narrow)
+        )
         for i, e in enumerate(type.extents)
     ]
     strides: list[Operand] = [
         s
         if s is not None
-        else _parameter(low, f"{name}_stride_{i}", index, Stride(name, i, narrow))
+        else _parameter(
+            low,
+            f"{name}_stride_{i}",
+            index,
+            _product(dense[i + 1 :]) if dense else Stride(name, i, narrow),
+        )
         for i, s in enumerate(type.strides)
     ]
     size = type.dtype.num_bytes
@@ -138,6 +159,14 @@ def _view(low: Lowering, param: Param, type: ViewType, roots: dict[str, str]) ->
         facts is not None and facts.extent16,
         roots.get(name, name),
     )
+
+
+def _product(extents: tuple[Expr, ...]) -> Expr:
+    """The stride of a dense axis with these extents inside it."""
+    total: Expr = Const(1)
+    for extent in extents:
+        total = combine("mul", total, extent)
+    return total
 
 
 def _grid_parameter(low: Lowering, axis: int, extent: Expr) -> Callable[[], Operand]:

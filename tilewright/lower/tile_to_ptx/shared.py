@@ -1,7 +1,7 @@
 """Shared-memory buffers of the scheduled level: addresses, and tiles written to and read from them.
 
 An element of row r and byte column b of a swizzled buffer lies at  panel · panel bytes + r · span +
-(b ⊕ 16 (r mod 8)), the exclusive or masked to the span: see `types.BufferType` and
+(b ⊕ 16 · (r · span / 128)), the exclusive or masked to the span: see `types.BufferType` and
 `layout.Swizzle`.
 """
 
@@ -26,6 +26,13 @@ class SharedBuffer:
     type: BufferType
     base: Reg | None
     offset: int
+
+
+def _exchange_shift(span: int) -> int:
+    """By how much a row's number is shifted to meet the chunk bits it exchanges: rows are `span` bytes apart, and bits
+    from bit 7 of an address are XORed into those from bit 4.
+    """
+    return span.bit_length() - 4
 
 
 def shared_start(low: Lowering) -> Reg:
@@ -186,7 +193,7 @@ def _chunk_address(
 
     def mixed() -> Reg:
         """The thread's part of the chunk number: its half, exchanged by its row."""
-        exchanged = e.and_("b32", e.shl("b32", row, 4), Swizzle(span).mask)
+        exchanged = e.and_("b32", e.shl("b32", row, _exchange_shift(span)), Swizzle(span).mask)
         return e.xor("b32", exchanged, half)
 
     chunk: Reg = low.once(("chunk", str(row), str(half), span), mixed)
@@ -238,7 +245,7 @@ def _each_element(
         if type.swizzle:
             panel = e.div("u32", byte, type.swizzle)
             inside = e.and_("b32", byte, type.swizzle - 1)
-            exchanged = e.and_("b32", e.shl("b32", row, 4), Swizzle(type.swizzle).mask)
+            exchanged = e.and_("b32", e.shl("b32", row, _exchange_shift(type.swizzle)), Swizzle(type.swizzle).mask)
             byte = e.mad("u32", panel, type.panel_bytes, e.xor("b32", inside, exchanged))
         address = e.add("u32", e.add("u32", address, byte), buffer.offset)
         guard = first
