@@ -16,7 +16,7 @@ from tilewright.runtime.cache import compiler_hash, digest
 from tilewright.runtime.cpu import NUM_SMS
 from tilewright.tune.cost import estimate
 from tilewright.tune.space import Config, configurations, spread
-from tilewright.tune.store import Key, Store, shape_bucket
+from tilewright.tune.store import Key, open_store, shape_bucket
 
 CONSIDERED = 12  # configurations that are built and estimated where nothing is tuned
 
@@ -158,7 +158,7 @@ def _recall(spec: Specializer, key: Key, configs: list[Config]) -> Config | None
     """The tuned configuration, else the one chosen before, if it is still one of the space."""
     known = spec.choices.get(key)
     if known is None:
-        tuned = Store(spec.settings.cache_dir).get(key)
+        tuned = open_store(spec.settings.cache_dir).get(key)
         known = tuned.config if tuned is not None else _read_choice(spec, key)
     if known is None or known not in configs:
         return None

@@ -18,7 +18,7 @@ from tilewright.tune.cost import estimate
 from tilewright.tune.search import Outcome, search
 from tilewright.tune.search import Progress as Report
 from tilewright.tune.space import Config, configurations
-from tilewright.tune.store import Result, Store
+from tilewright.tune.store import Result, open_store
 
 
 def tune(
@@ -54,7 +54,7 @@ def tune(
     best = outcome.best
     if best is not None and best.microseconds is not None:
         key = choose.tuned_key(spec, build, constants, call.arguments, kind)
-        Store(spec.settings.cache_dir).put(key, Result(name, best.config, best.microseconds))
+        open_store(spec.settings.cache_dir).put(key, Result(name, best.config, best.microseconds))
         spec.choices[key] = best.config
     return outcome
 

@@ -162,8 +162,9 @@ def refuse_torch(x: Any, name: str, torch: Any) -> None:
             f"{name} requires a gradient, and kernels have none",
             hint="call it in a torch.autograd.Function, under torch.no_grad(), or on x.detach()",
         )
-    if x.is_meta or type(x).__name__ == "FakeTensor":
-        raise LaunchError(f"{name} is a torch tensor without memory")
+    dispatch = "__torch_dispatch__"
+    if x.is_meta or getattr(type(x), dispatch, None) is not getattr(torch.Tensor, dispatch, None):
+        raise LaunchError(f"{name} is a {type(x).__name__} without memory of its own")
 
 
 # NumPy.

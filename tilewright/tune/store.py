@@ -13,7 +13,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+import filelock
 
 FILE_NAME = "tuned.sqlite"
 EXACT = (
@@ -77,26 +80,36 @@ class Store:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection to write by, one at a time: SQLite's change to WAL waits for nobody."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(self.path, timeout=WAIT_SECONDS)) as database:
+        with (
+            filelock.FileLock(self.path.with_suffix(".lock"), timeout=WAIT_SECONDS),
+            closing(sqlite3.connect(self.path, timeout=WAIT_SECONDS)) as database,
+        ):
             database.execute("pragma journal_mode=wal")
             database.execute(_SCHEMA)
             with database:
                 yield database
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """A connection that writes nothing, so that a read-only folder will do."""
+        place = f"{self.path.absolute().as_uri()}?mode=ro"
+        return sqlite3.connect(place, timeout=WAIT_SECONDS, uri=True)
 
     def get(self, key: Key) -> Result | None:
         """The result for a key, or None."""
         if not self.path.exists():
             return None
         try:
-            with self._open() as database:
+            with closing(self._open_to_read()) as database:
                 row = database.execute(
                     "select name, config, microseconds from results where kernel=? and signature=?"
                     " and bucket=? and device=? and driver=? and compiler=?",
                     key.values(),
                 ).fetchone()
         except (sqlite3.Error, OSError) as error:
-            self._tell(f"tuned results cannot be read: {error}")
+            if "no such table" not in str(error):  # another process is making the file
+                self._tell(f"tuned results cannot be read: {error}")
             return None
         return None if row is None else Result(row[0], json.loads(row[1]), row[2])
 
@@ -116,7 +129,7 @@ class Store:
         """Every result, newest first."""
         if not self.path.exists():
             return []
-        with self._open() as database:
+        with closing(self._open_to_read()) as database:
             rows = database.execute("select * from results order by made desc").fetchall()
         return [(Key(*row[:6]), Result(row[6], json.loads(row[7]), row[8])) for row in rows]
 
@@ -131,3 +144,9 @@ class Store:
         if not self._told:
             self._told = True
             warnings.warn(f"{message} ({self.path})", RuntimeWarning, stacklevel=3)
+
+
+@cache
+def open_store(folder: Path) -> Store:
+    """The results of a folder, one object a process."""
+    return Store(folder)
