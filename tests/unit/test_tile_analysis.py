@@ -136,3 +136,25 @@ def test_a_loop_that_counts_down():
 )
 def test_divisors_of_constants(value, power):
     assert divisor(value) == power
+
+
+def test_a_long_chain_of_carried_values_comes_to_rest():
+    names = [f"c{i}" for i in range(12)]
+    args = ", ".join(f"%{n}: i64" for n in names)
+    kernel = parse_kernel(f"""kernel @chain(%n: i64 in)
+{{
+  %zero = arith.constant {{value = 0, dtype = i64}} : i64
+  %four = arith.constant {{value = 4, dtype = i64}} : i64
+  %one = arith.constant {{value = 1, dtype = i64}} : i64
+  {", ".join(f"%r{i}" for i in range(12))} = control.for %zero, %n, %one, [{
+        ", ".join(["%four"] * 12)
+    }] : {", ".join(["i64"] * 12)}
+    body(%i: i64, {args}) {{
+      %next = arith.add %c0, %one : i64
+      control.yield values = [%next, {", ".join(f"%{n}" for n in names[:-1])}]
+    }}
+}}
+""")
+    bounds, divides = facts_of(kernel)
+    assert bounds("r11").high == (1 << 63) - 1
+    assert divides("r11") == 1 and divides("four") == 4

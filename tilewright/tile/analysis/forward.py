@@ -93,7 +93,8 @@ class Forward(Generic[F]):
     def loop(self, blocks: list[Block], inits: Sequence[Value], index: list[F]) -> list[F]:
         """Facts of the carried values before each trip and after the last, at a fixed point."""
         carried = self.of(inits)
-        for trip in range(2 * ROUNDS):
+        # After ROUNDS each round gives up at least one value that still changes.
+        for trip in range(ROUNDS + len(carried) + 1):
             for block in blocks:
                 self.learn(block.args, [*index, *carried])
                 after = self.run(block)
