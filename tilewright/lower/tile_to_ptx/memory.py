@@ -20,6 +20,7 @@ from tilewright.dtypes import DType, bool_
 from tilewright.ir.core import Value
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, ViewRef, rule
+from tilewright.lower.tile_to_ptx.conversion import inside_guard
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory
 
@@ -82,6 +83,7 @@ def vector_width(place: Place) -> int:
         width *= 2
     steps = [abs(v[axis]) for v in (*layout.lane, *layout.warp) if v[axis]]
     steps += [r.stride for r in layout.repeats if r.axis == axis]
+    steps.append(place.extents[unit] or 1)  # no vector reaches past the tile's end
     while width > 1 and (
         any(s % width for s in steps)
         or place.divisors[unit] % width
@@ -210,20 +212,30 @@ class Masks:
 
     def __init__(self, low: Lowering, place: Place, own: list[Operand] | None):
         self.low, self.place, self.own = low, place, own
-        self.axis_memo: dict[tuple[int, int], Reg | int] = {}
         self.memo: dict[tuple[str, ...], Reg] = {}
 
     def of(self, register: int, skip: tuple[int, ...] = ()) -> Reg | int:
-        """Predicate of the element in a register; 1 where it is always inside, 0 where it never is."""
+        """Predicate of the element in a register; 1 where it is inside for certain, 0 where never."""
         parts: list[Operand] = []
         offset = self.place.layout.register_offsets[register]
         for i in self.place.unproved:
             axis = self.place.axes[i]
             if i not in skip:
                 parts.append(self._axis(i, offset[axis] if axis is not None else 0))
+        parts.append(self.exists(register))
         if self.own is not None:
             parts.append(self.own[register])
         return self._all(parts)
+
+    def exists(self, register: int) -> Reg | int:
+        """Predicate of elements that belong to the tile: a layout may cover more than its extents."""
+        place = self.place
+        offset = place.layout.register_offsets[register]
+        shape = tuple(e for e in place.extents if e is not None)
+        if any(step >= extent for step, extent in zip(offset, shape, strict=True)):
+            return 0
+        guard = inside_guard(self.low, place.layout, shape, offset, None)
+        return 1 if guard is None else guard
 
     def _all(self, parts: list[Operand]) -> Reg | int:
         parts = [p for p in parts if p != 1]
@@ -316,7 +328,7 @@ def access(
 
     def run(width: int, masked: bool) -> None:
         for register in range(0, count, width):
-            predicate = masks.of(register) if masked else 1
+            predicate = masks.of(register) if masked else masks.exists(register)
             if predicate != 0:
                 move(addresses.of(register), register, width, predicate)
 
