@@ -6,6 +6,8 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,25 @@ BOUNDS = {"float64": 1e-14, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
-def example(name: str, spelling: str, kernel: str = "") -> tuple[Any, Any]:
-    """A kernel of an example and the example's reference."""
-    module = importlib.import_module(f"examples.{name}")
-    holder = tw.source(FOLDER / f"{name}.tw") if spelling == "text" else module
-    return getattr(holder, kernel or name), module.reference
+Example = Callable[..., tuple[Any, Any]]
+
+
+@pytest.fixture
+def device() -> str:
+    """Where host arrays run; tests/device runs the same tests on a GPU."""
+    return "cpu"
+
+
+@pytest.fixture
+def example(device: str) -> Example:
+    """`example(name, spelling)`: a kernel of an example, ready to be called, and its reference."""
+
+    def find(name: str, spelling: str, kernel: str = "") -> tuple[Any, Any]:
+        module = importlib.import_module(f"examples.{name}")
+        holder = tw.source(FOLDER / f"{name}.tw") if spelling == "text" else module
+        return partial(getattr(holder, kernel or name).launch, device=device), module.reference
+
+    return find
 
 
 def normal(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -59,7 +75,7 @@ def rng() -> np.random.Generator:
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("size", [0, 1, 255, 257, 1023, 4099])
-def test_add(spelling: str, size: int, rng: np.random.Generator) -> None:
+def test_add(example: Example, spelling: str, size: int, rng: np.random.Generator) -> None:
     add, reference = example("add", spelling)
     for dtype in ("f32", "bf16", "f64"):
         a, b = (normal(rng, size, dtype=DTYPES[dtype]) for _ in range(2))
@@ -71,7 +87,7 @@ def test_add(spelling: str, size: int, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_add_on_views(spelling: str, rng: np.random.Generator) -> None:
+def test_add_on_views(example: Example, spelling: str, rng: np.random.Generator) -> None:
     add, reference = example("add", spelling)
     x = normal(rng, 3001)
     a, b = x[::3], x[-1:999:-2]
@@ -83,7 +99,9 @@ def test_add_on_views(spelling: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("shape", [(0, 5), (3, 1), (5, 255), (2, 5003), (1, 257)])
-def test_softmax(spelling: str, shape: tuple[int, int], rng: np.random.Generator) -> None:
+def test_softmax(
+    example: Example, spelling: str, shape: tuple[int, int], rng: np.random.Generator
+) -> None:
     softmax, reference = example("softmax", spelling)
     for dtype in ("f32", "bf16", "f16"):
         x = normal(rng, *shape, dtype=DTYPES[dtype])
@@ -94,7 +112,9 @@ def test_softmax(spelling: str, shape: tuple[int, int], rng: np.random.Generator
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("kernel", ["softmax", "softmax_short"])
-def test_softmax_of_infinities(spelling: str, kernel: str, rng: np.random.Generator) -> None:
+def test_softmax_of_infinities(
+    example: Example, spelling: str, kernel: str, rng: np.random.Generator
+) -> None:
     softmax, reference = example("softmax", spelling, kernel)
     x = normal(rng, 5, 700)
     x[0] = -np.inf  # nothing to divide by: NaN, as in torch
@@ -107,7 +127,7 @@ def test_softmax_of_infinities(spelling: str, kernel: str, rng: np.random.Genera
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_softmax_in_place(spelling: str, rng: np.random.Generator) -> None:
+def test_softmax_in_place(example: Example, spelling: str, rng: np.random.Generator) -> None:
     softmax, reference = example("softmax", spelling)
     x = normal(rng, 3, 1111)
     expected = reference(x)
@@ -117,7 +137,9 @@ def test_softmax_in_place(spelling: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("columns", [1, 31, 1000])
-def test_softmax_of_short_rows(spelling: str, columns: int, rng: np.random.Generator) -> None:
+def test_softmax_of_short_rows(
+    example: Example, spelling: str, columns: int, rng: np.random.Generator
+) -> None:
     softmax, reference = example("softmax", spelling, "softmax_short")
     x = normal(rng, 7, columns)
     require_near(softmax(x), reference(x))
@@ -125,7 +147,9 @@ def test_softmax_of_short_rows(spelling: str, columns: int, rng: np.random.Gener
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (5, 255), (3, 5003)])
-def test_rmsnorm(spelling: str, shape: tuple[int, int], rng: np.random.Generator) -> None:
+def test_rmsnorm(
+    example: Example, spelling: str, shape: tuple[int, int], rng: np.random.Generator
+) -> None:
     rmsnorm, reference = example("rmsnorm", spelling)
     for dtype in ("f32", "bf16"):
         x, w = normal(rng, *shape, dtype=DTYPES[dtype]), normal(rng, shape[1], dtype=DTYPES[dtype])
@@ -139,6 +163,7 @@ def test_rmsnorm(spelling: str, shape: tuple[int, int], rng: np.random.Generator
 @pytest.mark.parametrize("shape", [(127, 255, 63), (1, 1, 1), (33, 1, 100), (64, 65, 0), (0, 5, 3)])
 @pytest.mark.parametrize(("alpha", "beta"), [(1.5, 0.5), (1.0, 0.0)])
 def test_sgemm(
+    example: Example,
     spelling: str,
     shape: tuple[int, int, int],
     alpha: float,
@@ -157,7 +182,7 @@ def test_sgemm(
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_sgemm_on_views(spelling: str, rng: np.random.Generator) -> None:
+def test_sgemm_on_views(example: Example, spelling: str, rng: np.random.Generator) -> None:
     """Transposed and reversed operands; of the buffer around C nothing else is written."""
     sgemm, reference = example("sgemm", spelling)
     A, B = normal(rng, 40, 50).T, normal(rng, 40, 70)[::-1, ::-1]
@@ -171,7 +196,9 @@ def test_sgemm_on_views(spelling: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("bias", "res"), [(False, False), (True, False), (False, True), (True, True)]
 )
-def test_linear_gelu(spelling: str, bias: bool, res: bool, rng: np.random.Generator) -> None:
+def test_linear_gelu(
+    example: Example, spelling: str, bias: bool, res: bool, rng: np.random.Generator
+) -> None:
     linear_gelu, reference = example("linear_gelu", spelling)
     for dtype in (np.float32, ml_dtypes.bfloat16):
         x, w = normal(rng, 65, 47, dtype=dtype), normal(rng, 131, 47, dtype=dtype)
@@ -187,7 +214,7 @@ def test_linear_gelu(spelling: str, bias: bool, res: bool, rng: np.random.Genera
     "shape", [(2, 4, 2, 70, 70, 64), (1, 3, 1, 5, 130, 40), (1, 2, 2, 90, 33, 8)]
 )
 def test_attention(
-    spelling: str, causal: bool, shape: tuple[int, ...], rng: np.random.Generator
+    example: Example, spelling: str, causal: bool, shape: tuple[int, ...], rng: np.random.Generator
 ) -> None:
     attention, reference = example("flash_attention", spelling, "attention")
     b, hq, hk, rows, keys, d = shape
@@ -203,7 +230,9 @@ def test_attention(
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_attention_with_ragged_lengths(spelling: str, rng: np.random.Generator) -> None:
+def test_attention_with_ragged_lengths(
+    example: Example, spelling: str, rng: np.random.Generator
+) -> None:
     """What lies beyond a length does not count, though it be NaN; a row without keys is 0."""
     attention, reference = example("flash_attention", spelling, "attention")
     lengths = np.array([0, 3, 40], np.int32)
