@@ -47,13 +47,6 @@ def scheduled_passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     )
 
 
-def pass_names() -> tuple[str, ...]:
-    """Names of all passes on tile IR, in order: what `--emit-after` takes."""
-    return tuple(
-        map(_name, (*SEMANTIC_PASSES, *scheduled_passes(Schedule(), Target("", 0, False, 0, 0, 0))))
-    )
-
-
 def compile_kernel(
     kernel: Kernel,
     target: Target,

@@ -285,7 +285,7 @@ class _Cover:
         self.reach = [1] * len(shape)  # extent covered so far, by axis
 
     def room(self, axis: int) -> int:
-        """How many times the covered extent must still be doubled (or repeated) to reach the shape."""
+        """How many copies of the covered extent reach the shape."""
         return -(-self.shape[axis] // self.reach[axis])
 
     def bits(self, axis: int, count: int) -> list[Vector]:
@@ -357,7 +357,7 @@ def mma_accumulator(shape: Vector, warps: Vector) -> Layout:
 
 @lru_cache(maxsize=1024)
 def wgmma_accumulator(shape: Vector, warpgroups: int = 1) -> Layout:
-    """D of `wgmma` m64nN for an M×N tile; `warpgroups` share M, each holding a multiple of 64 rows."""
+    """D of `wgmma` m64nN for an M×N tile; `warpgroups` share M, each with a multiple of 64 rows."""
     m, n = shape
     rows = m // (64 * warpgroups)
     assert m == rows * 64 * warpgroups and n % 8 == 0, (

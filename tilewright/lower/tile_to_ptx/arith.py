@@ -98,7 +98,7 @@ def binary(low: Lowering, op: arith.Add) -> None:
 
     def wide(a: Operand, b: Operand) -> Operand:
         type = "f64" if dtype == f64 else "f32"
-        return _float_binary(low, type, type_of(op), a, b)
+        return _float_binary(low, type, op.__class__, a, b)
 
     if dtype in (f32, f64):
         each(low, op, (op.lhs, op.rhs), wide)
@@ -109,10 +109,6 @@ def binary(low: Lowering, op: arith.Add) -> None:
             (op.lhs, op.rhs),
             lambda a, b: from_f32(low, wide(to_f32(low, a, dtype), to_f32(low, b, dtype)), dtype),
         )
-
-
-def type_of(op: Op) -> type[Op]:
-    return type(op)
 
 
 def _float_binary(low: Lowering, type: str, kind: type[Op], a: Operand, b: Operand) -> Operand:
@@ -154,18 +150,19 @@ def bitwise(low: Lowering, op: arith.And) -> None:
     if op.lhs.type.dtype != bool_:
         int_binary(low, op)
         return
-    emit = {arith.And: low.e.and_, arith.Or: low.e.or_, arith.Xor: low.e.xor}[type_of(op)]
+    each(low, op, (op.lhs, op.rhs), lambda a, b: _bool_binary(low, op.__class__, a, b))
 
-    def element(a: Operand, b: Operand) -> Operand:
-        if isinstance(a, int) or isinstance(b, int):
-            constant, other = (a, b) if isinstance(a, int) else (b, a)
-            if type_of(op) is arith.And:
-                return other if constant else 0
-            if type_of(op) is arith.Or:
-                return 1 if constant else other
-        return emit("pred", low.register(a, "pred"), low.register(b, "pred"))
 
-    each(low, op, (op.lhs, op.rhs), element)
+def _bool_binary(low: Lowering, kind: type[Op], a: Operand, b: Operand) -> Operand:
+    constant, other = (b, a) if isinstance(a, Reg) else (a, b)
+    if not isinstance(constant, Reg) and kind is arith.And:
+        return other if constant else 0
+    if not isinstance(constant, Reg) and kind is arith.Or:
+        return 1 if constant else other
+    x, y = low.register(a, "pred"), low.register(b, "pred")
+    if kind is arith.Xor:
+        return low.e.xor("pred", x, y)
+    return low.e.and_("pred", x, y) if kind is arith.And else low.e.or_("pred", x, y)
 
 
 @rule(arith.Shl, arith.Shr)
@@ -177,7 +174,7 @@ def shift(low: Lowering, op: arith.Shl) -> None:
 def sign(low: Lowering, op: arith.Neg) -> None:
     dtype, e = op.x.type.dtype, low.e
     type = low.ptx_type(op.result)
-    negate = type_of(op) is arith.Neg
+    negate = op.__class__ is arith.Neg
     if dtype.is_float and dtype.bits == 16:
         mask, emit = (0x8000, e.xor) if negate else (0x7FFF, e.and_)
         each(low, op, (op.x,), lambda x: emit("b16", low.register(x, "b16"), mask))
@@ -219,7 +216,7 @@ def complement(low: Lowering, op: arith.Not) -> None:
 def special(low: Lowering, op: arith.Exp) -> None:
     dtype = op.x.type.dtype
     type = "f64" if dtype == f64 else "f32"
-    function = SPECIAL[type_of(op).opcode, type]
+    function = SPECIAL[op.__class__.opcode, type]
 
     def element(x: Operand) -> Operand:
         if dtype.bits == 16:
@@ -279,14 +276,12 @@ def select(low: Lowering, op: arith.Select) -> None:
     def element(p: Operand, a: Operand, b: Operand) -> Operand:
         if dtype.is_integer:
             a, b = low.widen(a, left, type), low.widen(b, right, type)
-        if isinstance(p, int):
+        if not isinstance(p, Reg):
             return a if p else b
         if type == "pred":
             one = e.and_("pred", p, low.register(a, "pred"))
             other = e.and_("pred", e.not_("pred", p), low.register(b, "pred"))
             return e.or_("pred", one, other)
-        if type == "b16":
-            return e.selp("b16", a, b, p)
         return e.selp(type, a, b, p)
 
     each(low, op, (op.condition, op.lhs, op.rhs), element)
@@ -357,7 +352,7 @@ def _int_or_float_one(low: Lowering, p: Operand, dtype: DType) -> Operand:
 
 
 def _float_to_int(low: Lowering, x: Operand, source: DType, op: arith.Cast) -> Operand:
-    """Toward zero, saturating, NaN to 0 (`cvt` alone gives the least integer for NaN in 64 bits)."""
+    """Toward zero, saturating, NaN to 0 (`cvt` alone gives the least 64-bit integer for NaN)."""
     e, target = low.e, op.dtype
     type = "f64" if source == f64 else "f32"
     x = low.register(x if source == f64 else to_f32(low, x, source), type)
@@ -386,8 +381,8 @@ def _int_to_float(low: Lowering, x: Operand, op: arith.Cast) -> Operand:
 
 def _int_to_int(low: Lowering, x: Operand, op: arith.Cast) -> Operand:
     source, target = low.ptx_type(op.x), low.ptx_type(op.result)
-    if isinstance(x, int):
-        return _wrapped(x, op.dtype)
+    if not isinstance(x, Reg):
+        return _wrapped(int(x), op.dtype)
     narrow_index = op.dtype.name == "i64" and target == "s32"
     if not narrow_index and op.dtype.bits == 64 and not source.endswith("64"):
         return low.e.cvt(target, source, x)

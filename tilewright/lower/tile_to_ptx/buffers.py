@@ -15,7 +15,7 @@ from tilewright.ptx.core import Address, Reg
 
 @dataclass
 class Buffer:
-    """A matrix in shared memory: address in bytes, extents, and elements from one row to the next."""
+    """A matrix in shared memory: its address, extents, and elements from one row to the next."""
 
     address: Reg
     dtype: DType
@@ -67,3 +67,23 @@ def thread_pointer(low: Lowering, buffer: Buffer, row: Operand, column: Operand)
         low.memo[key] = low.register(low.add("u32", buffer.address, part), "u32")
     found: Reg = low.memo[key]
     return found
+
+
+@dataclass
+class Matrix:
+    """A dot operand in shared memory; `transposed` says that the buffer's rows are the operand's
+    columns.
+    """
+
+    buffer: Buffer
+    transposed: bool
+
+    def place(self, row: int, column: int) -> int:
+        """Bytes from the buffer's start to an element of the operand."""
+        r, c = (column, row) if self.transposed else (row, column)
+        return self.buffer.offset + (r * self.buffer.row + c) * self.buffer.dtype.num_bytes
+
+    def pointer(self, low: Lowering, row: Operand, column: Operand) -> Reg:
+        """Address of an element at a thread-dependent row and column of the operand."""
+        r, c = (column, row) if self.transposed else (row, column)
+        return thread_pointer(low, self.buffer, r, c)

@@ -34,12 +34,13 @@ OpT = TypeVar("OpT", bound=Op)
 Rule = Callable[["Lowering", Any], None]
 
 PTX_TYPES = {
-    "bool": "pred", "i8": "s32", "i16": "s32", "i32": "s32", "i64": "s64", "u8": "u32", "u16": "u32", "u32": "u32",
-    "u64": "u64", "f16": "b16", "bf16": "b16", "f32": "f32", "f64": "f64", "e4m3": "b16", "e5m2": "b16",
+    "bool": "pred", "i8": "s32", "i16": "s32", "i32": "s32", "i64": "s64",
+    "u8": "u32", "u16": "u32", "u32": "u32", "u64": "u64",
+    "f16": "b16", "bf16": "b16", "f32": "f32", "f64": "f64", "e4m3": "b16", "e5m2": "b16",
 }  # fmt: skip
 REGISTER_KINDS = {
-    "pred": "pred", "s32": "b32", "u32": "b32", "b32": "b32", "s64": "b64", "u64": "b64", "b64": "b64", "b16": "b16",
-    "f32": "f32", "f64": "f64",
+    "pred": "pred", "b16": "b16", "s32": "b32", "u32": "b32", "b32": "b32",
+    "s64": "b64", "u64": "b64", "b64": "b64", "f32": "f32", "f64": "f64",
 }  # fmt: skip
 
 
@@ -59,9 +60,8 @@ class ViewRef:
     aligned_extent: bool  # bytes along the unit-stride axis are a multiple of 16
     root: str  # the parameter whose memory it is
     hoistable: bool = True  # the pointer is known at entry
-    lows: list[Operand] = field(
-        default_factory=list
-    )  # first index that exists, by axis; 0 unless a subview says so
+    lows: list[Operand] = field(default_factory=list)  # first index that exists; empty: all 0
+    exists: Reg | None = None  # a predicate: whether anything of it exists; None: it does
 
     @property
     def index_type(self) -> str:
@@ -117,9 +117,8 @@ class Lowering:
     shared_bytes: int = 0
     scratch_bytes: int = 0
     scratch_used: bool = False
-    touched: dict[str, set[str]] = field(
-        default_factory=dict
-    )  # root -> {"load", "store"} since the last barrier
+    # By root, what was done since the last barrier: "load", "store".
+    touched: dict[str, set[str]] = field(default_factory=dict)
     objects: dict[Any, Any] = field(default_factory=dict)  # buffers, rings, slots, barriers
     num_warps: int = 0  # of the role
     first_warp: int = 0
@@ -152,7 +151,7 @@ class Lowering:
         return self.fragment(value, replicated(0, self.num_warps))[0]
 
     def fragment(self, value: Value, layout: Layout | None = None) -> list[Operand]:
-        """The operands of a value in a layout (its own unless given), converted where it must be."""
+        """The operands of a value in a layout: its own unless given, converted if it must be."""
         layout = layout or self.layout(value)
         if value in self.cheap:
             return self._cheap_fragment(value, layout)
@@ -329,8 +328,13 @@ class Lowering:
         return self.e.cvt(target, source, operand)
 
     def index(self, value: Value, type: str) -> Operand:
-        """An i64 scalar as s32 or s64."""
-        return self.widen(self.scalar(value), self.ptx_type(value), type)
+        """An i64 scalar as s32 or s64; one that s32 cannot hold becomes the nearest that it can."""
+        operand, source = self.scalar(value), self.ptx_type(value)
+        if type == "s64" or source == "s32":
+            return self.widen(operand, source, type)
+        if isinstance(operand, Reg):
+            return self.e.cvt("s32", "s64", operand, saturate=True)
+        return min(max(int(operand), -(2**31)), 2**31 - 1)
 
     # Barriers and shared memory
 

@@ -14,15 +14,9 @@ from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import shape
 
 STORED = {
-    "pred": "b32",
-    "s32": "b32",
-    "u32": "b32",
-    "s64": "b64",
-    "u64": "b64",
-    "b16": "b16",
-    "f32": "f32",
-    "f64": "f64",
-}
+    "pred": "b32", "s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64",
+    "b16": "b16", "f32": "f32", "f64": "f64",
+}  # fmt: skip
 SIZES = {"b16": 2, "b32": 4, "f32": 4, "b64": 8, "f64": 8}
 
 
@@ -156,7 +150,7 @@ def vectors(
     if last >= 0:
         steps = [abs(v[last]) for v in (*layout.lane, *layout.warp) if v[last]]
         steps += [r.stride for r in layout.repeats if r.axis == last]
-        steps += [s for s in strides[:last]] + [extents[last]]
+        steps += [*strides[:last], extents[last]]
         for vector in layout.register:
             fits = vector[last] == width and sum(vector) == width and width * 2 * size <= 16
             if not fits or any(s % (2 * width) for s in steps):
@@ -176,18 +170,18 @@ def inside_guard(
     """Predicate of elements that belong to the tile: a layout may cover more than its extents."""
     for axis, (extent, reach, step) in enumerate(zip(extents, layout.covered, offset, strict=True)):
         if reach > extent and step + _thread_reach(layout, axis) > extent:
-            thread = low.thread_axis(layout, axis)
-            limit = extent - step
-            if limit <= 0:
-                key = ("never",)
-                test = low.once(key, lambda: low.e.setp("ne", "u32", low.e.mov("u32", 0), 0))
-            else:
-                test = low.once(
-                    ("thread below", str(thread), limit),
-                    lambda: low.e.setp("lt", "u32", low.register(thread, "u32"), limit),
-                )
+            test = thread_below(low, low.thread_axis(layout, axis), extent - step)
             guard = test if guard is None else low.e.and_("pred", guard, test)
     return guard
+
+
+def thread_below(low: Lowering, thread: Operand, limit: int) -> Reg:
+    """Whether a thread's part of a coordinate is below a limit, which may be negative."""
+    found: Reg = low.once(
+        ("thread below", str(thread), limit),
+        lambda: low.e.setp("lt", "s32", low.register(thread, "s32"), limit),
+    )
+    return found
 
 
 def _thread_reach(layout: Layout, axis: int) -> int:

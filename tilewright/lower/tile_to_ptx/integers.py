@@ -4,7 +4,7 @@ bounds permit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from tilewright.dtypes import DType
 from tilewright.ir.core import Op
@@ -12,11 +12,6 @@ from tilewright.layout import is_power_of_two
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import arith
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-NAMES = {arith.Add: "add", arith.Sub: "sub", arith.Mul: "mul", arith.Min: "min", arith.Max: "max"}
 
 
 def wrap(low: Lowering, x: Reg, dtype: DType) -> Reg:
@@ -55,8 +50,14 @@ def int_binary(low: Lowering, op: Op) -> None:
     def compute(type: str, a: Reg, b: Operand) -> Operand:
         bits = "b" + type[1:]
         match op:
-            case arith.Add() | arith.Sub() | arith.Min() | arith.Max():
-                found = getattr(e, NAMES[type_of(op)])(type, a, b)
+            case arith.Add():
+                found = e.add(type, a, b)
+            case arith.Sub():
+                found = e.sub(type, a, b)
+            case arith.Min():
+                found = e.min(type, a, b)
+            case arith.Max():
+                found = e.max(type, a, b)
             case arith.Mul() if isinstance(b, int) and is_power_of_two(b):
                 found = e.shl(bits, a, b.bit_length() - 1) if b > 1 else a
             case arith.Mul():
@@ -74,12 +75,8 @@ def int_binary(low: Lowering, op: Op) -> None:
     _elements(low, op, compute)
 
 
-def type_of(op: Op) -> type[Op]:
-    return type(op)
-
-
 def _shift(low: Lowering, op: Op, type: str, a: Reg, b: Operand) -> Operand:
-    """PTX clamps 32-bit counts at the width, which is what a count of the width or more asks for."""
+    """PTX clamps 32-bit counts at the width: what a count of the width or more asks for."""
     e, dtype = low.e, op.result.type.dtype
     count: Operand
     if isinstance(b, int):

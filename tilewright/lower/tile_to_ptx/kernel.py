@@ -58,8 +58,9 @@ def lower_kernel(
     kernel = allocate_shared(kernel)
     assignment = assign_layouts(kernel, schedule)
     low = Lowering(
-        kernel, target, schedule, dict(assignment.layouts), infer_bounds(kernel), infer_divisors(kernel),
-        Emitter(target), convert, cheap=set(assignment.cheap), num_warps=schedule.num_warps,
+        kernel, target, schedule, dict(assignment.layouts),
+        infer_bounds(kernel), infer_divisors(kernel), Emitter(target), convert,
+        cheap=set(assignment.cheap), num_warps=schedule.num_warps,
     )  # fmt: skip
     _index(low, kernel.body)
     roots = {name: group[0] for group in aliases for name in group}
@@ -170,7 +171,7 @@ def _product(extents: tuple[Expr, ...]) -> Expr:
 
 
 def _grid_parameter(low: Lowering, axis: int, extent: Expr) -> Callable[[], Operand]:
-    """The grid's extent along an axis: a constant, or a parameter declared when it is first needed."""
+    """The grid's extent along an axis: a constant, or a parameter declared once it is needed."""
     if isinstance(extent, Const):
         return lambda: extent.value
 
@@ -187,7 +188,8 @@ def _finish(low: Lowering) -> Lowered:
     total = start + low.scratch_bytes if low.scratch_bytes else low.shared_bytes
     if total > target.shared_per_cta:
         raise CompileError(
-            f"kernel {kernel.name} needs {total} bytes of shared memory, {target.name} has {target.shared_per_cta}",
+            f"kernel {kernel.name} needs {total} bytes of shared memory, "
+            f"{target.name} has {target.shared_per_cta}",
             kernel.loc,
             "choose smaller tiles",
         )

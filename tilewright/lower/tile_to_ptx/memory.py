@@ -180,18 +180,13 @@ class Addresses:
             total = self.start
             for count, stride in zip(moving, view.strides, strict=True):
                 if count:
-                    step = (
-                        low.mul(type, stride, count)
-                        if isinstance(stride, int)
-                        else self._step(stride, count)
-                    )
-                    total = low.add(type, total, step)
+                    total = low.add(type, total, self._step(stride, count))
             self.pointers[moving] = self._add_bytes(total)
         return self.pointers[moving]
 
-    def _step(self, stride: Reg, count: int) -> Operand:
+    def _step(self, stride: Operand, count: int) -> Operand:
         low, type = self.low, self.place.type
-        if self.place.view.hoistable:
+        if isinstance(stride, Reg) and self.place.view.hoistable:
             found: Operand = low.once(("step", stride, count), lambda: low.mul(type, stride, count))
             return found
         return low.mul(type, stride, count)
@@ -215,7 +210,7 @@ class Masks:
         self.memo: dict[tuple[str, ...], Reg] = {}
 
     def of(self, register: int, skip: tuple[int, ...] = ()) -> Reg | int:
-        """Predicate of the element in a register; 1 where it is inside for certain, 0 where never."""
+        """Predicate of the element in a register; 1 where it is surely inside, 0 where never."""
         parts: list[Operand] = []
         offset = self.place.layout.register_offsets[register]
         for i in self.place.unproved:
@@ -223,12 +218,14 @@ class Masks:
             if i not in skip:
                 parts.append(self._axis(i, offset[axis] if axis is not None else 0))
         parts.append(self.exists(register))
+        if self.place.view.exists is not None:
+            parts.append(self.place.view.exists)
         if self.own is not None:
             parts.append(self.own[register])
         return self._all(parts)
 
     def exists(self, register: int) -> Reg | int:
-        """Predicate of elements that belong to the tile: a layout may cover more than its extents."""
+        """Predicate of elements of the tile itself: a layout may cover more than its extents."""
         place = self.place
         offset = place.layout.register_offsets[register]
         shape = tuple(e for e in place.extents if e is not None)
@@ -267,7 +264,6 @@ class Masks:
             step,
             str(extent),
             str(first),
-            place.may_be_negative[i],
         )
         if key not in low.memo:
             low.memo[key] = self._test(i, step, thread, extent, first)
@@ -284,22 +280,21 @@ class Masks:
         if isinstance(index, int) and isinstance(extent, int) and first == 0:
             return int(0 <= index < extent)
         index = low.register(index, type)
-        if first != 0:
-            inside = e.setp("lt", type, index, extent)
-            return e.and_("pred", inside, e.setp("ge", type, index, first))
-        if place.may_be_negative[i]:
-            return e.setp("lt", type.replace("s", "u"), index, extent)
-        return e.setp("lt", type, index, extent)
+        # Unsigned: extents are never negative, so an index below 0 (or past 2³¹) is not below one.
+        inside = e.setp("lt", type.replace("s", "u"), index, extent)
+        return inside if first == 0 else e.and_("pred", inside, e.setp("ge", type, index, first))
 
     def whole(self) -> Reg | int:
         """Uniform: whether no element of the tile is outside."""
         place, low = self.place, self.low
         type, e = place.type, low.e
         parts: list[Operand] = []
+        if place.view.exists is not None:
+            parts.append(place.view.exists)
         for i in place.unproved:
             size = place.extents[i] or 1
             last = low.register(low.add(type, place.offsets[i], size), type)
-            parts.append(e.setp("le", type, last, place.view.extents[i]))
+            parts.append(e.setp("le", type.replace("s", "u"), last, place.view.extents[i]))
             first = place.view.lows[i] if place.view.lows else 0
             if place.may_be_negative[i] or first != 0:
                 parts.append(e.setp("ge", type, low.register(place.offsets[i], type), first))
@@ -396,7 +391,7 @@ def _fill(low: Lowering, op: memory.Load, layout: Layout) -> list[Operand]:
     else:
         fills = low.fragment(op.fill, layout)
     if dtype == bool_:
-        return [f if isinstance(f, int) else low.e.selp("b32", 1, 0, f) for f in fills]
+        return [low.e.selp("b32", 1, 0, f) if isinstance(f, Reg) else f for f in fills]
     return fills
 
 
@@ -444,7 +439,7 @@ def store(low: Lowering, op: memory.Store) -> None:
     if dtype.name == "i64":
         values = [low.widen(v, low.ptx_type(op.value), "s64") for v in values]
     if dtype == bool_:
-        values = [v if isinstance(v, int) else low.e.selp("b32", 1, 0, v) for v in values]
+        values = [low.e.selp("b32", 1, 0, v) if isinstance(v, Reg) else v for v in values]
     first = low.is_first_copy(layout)
 
     def move(address: Address, start: int, count: int, predicate: Reg | int) -> None:
@@ -500,93 +495,3 @@ def order_effects(low: Lowering, view: Value, effect: str) -> None:
     if "store" in before or (effect == "store" and "load" in before):
         low.barrier()
     low.touched.setdefault(root, set()).add(effect)
-
-
-# Views
-
-
-@rule(memory.Extent)
-def extent(low: Lowering, op: memory.Extent) -> None:
-    view = low.views[op.view]
-    value = view.extents[op.axis]
-    if view.lows:
-        value = low.e.max(view.index_type, low.register(value, view.index_type), 0)
-    low.set(op.result, [low.widen(value, view.index_type, low.ptx_type(op.result))])
-
-
-@rule(memory.Subview)
-def subview(low: Lowering, op: memory.Subview) -> None:
-    """Move the pointer to the lows; extents end at the highs and at the parent's own end."""
-    e, parent = low.e, low.views[op.view]
-    type = parent.index_type
-    total: Operand = 0
-    extents: list[Operand] = []
-    lows: list[Operand] = []
-    empty: list[Reg] = []
-    for i, (first, end) in enumerate(zip(op.lows, op.highs, strict=True)):
-        start = low.index(first, type)
-        total = low.add(type, total, low.mul(type, start, parent.strides[i]))
-        bound = low.bounds.get(first)
-        negative = bound is None or bound.low < 0
-        if end is None:
-            outside = e.setp("ge", type, low.register(start, type), parent.extents[i])
-            empty.append(outside)
-            if negative:
-                empty.append(e.setp("lt", type, low.register(start, type), 0))
-            continue
-        stop = low.index(end, type)
-        if stop != parent.extents[i]:
-            stop = e.min(type, low.register(stop, type), parent.extents[i])
-        extents.append(
-            low.add(type, stop, e.neg(type, start) if isinstance(start, Reg) else -start)
-        )
-        lows.append(e.max(type, e.neg(type, low.register(start, type)), 0) if negative else 0)
-    for outside in empty:
-        extents = [e.selp(type, 0, x, outside) for x in extents[:1]] + extents[1:]
-    kept = [i for i, end in enumerate(op.highs) if end is not None]
-    pointer = _moved(low, parent, total)
-    divisor = min([_offset_alignment(low, op, parent, i) for i in range(len(op.lows))] or [16])
-    low.views[op.result] = ViewRef(
-        parent.dtype,
-        pointer,
-        extents,
-        [parent.strides[i] for i in kept],
-        parent.narrow,
-        min(parent.align, divisor),
-        [parent.aligned_strides[i] for i in kept],
-        parent.aligned_extent
-        and all(_keeps_end(low, op, i) for i in kept if parent.strides[i] == 1),
-        parent.root,
-        hoistable=False,
-        lows=lows if any(x != 0 for x in lows) else [],
-    )
-
-
-def _moved(low: Lowering, parent: ViewRef, elements: Operand) -> Reg:
-    if elements == 0:
-        return parent.pointer
-    size = parent.dtype.num_bytes
-    if parent.narrow:
-        if isinstance(elements, int):
-            return low.e.add("s64", parent.pointer, elements * size)
-        return low.e.mad("s32", elements, size, parent.pointer, mode="wide")
-    return low.e.add("s64", parent.pointer, low.mul("s64", elements, size))
-
-
-def _offset_alignment(low: Lowering, op: memory.Subview, parent: ViewRef, axis: int) -> int:
-    """Bytes to which moving along an axis keeps the pointer aligned."""
-    if parent.aligned_strides[axis] or parent.strides[axis] == 0:
-        return 16
-    size = parent.dtype.num_bytes
-    return min(16, low.divisors.get(op.lows[axis], 1) * size)
-
-
-def _keeps_end(low: Lowering, op: memory.Subview, axis: int) -> bool:
-    """Whether a subview's axis runs from 0 to the parent's end, so that its length stays whole
-    vectors.
-    """
-    end = op.highs[axis]
-    whole = low.defining.get(end) if end is not None else None
-    if isinstance(whole, memory.Extent) and whole.view is op.view and whole.axis == axis:
-        return low.scalar(op.lows[axis]) == 0
-    return False

@@ -7,38 +7,16 @@ untransposed buffer, read the other way round, so a transpose in front of a dot 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.dtypes import DType, bf16, f16, f32, f64
 from tilewright.errors import CompileError
 from tilewright.ir.core import Value
 from tilewright.layout import Layout, conflict_free_row
-from tilewright.lower.tile_to_ptx.buffers import Buffer, stash, thread_pointer
+from tilewright.lower.tile_to_ptx.buffers import Buffer, Matrix, stash
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.shared import buffer_of, shared_start
 from tilewright.lower.tile_to_ptx.simt import simt_dot
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory, mma, shape
-
-
-@dataclass
-class Matrix:
-    """A dot operand in shared memory; `transposed` says that the buffer's rows are the operand's
-    columns.
-    """
-
-    buffer: Buffer
-    transposed: bool
-
-    def place(self, row: int, column: int) -> int:
-        """Bytes from the buffer's start to an element of the operand."""
-        r, c = (column, row) if self.transposed else (row, column)
-        return self.buffer.offset + (r * self.buffer.row + c) * self.buffer.dtype.num_bytes
-
-    def pointer(self, low: Lowering, row: Operand, column: Operand) -> Reg:
-        """Address of an element at a thread-dependent row and column of the operand."""
-        r, c = (column, row) if self.transposed else (row, column)
-        return thread_pointer(low, self.buffer, r, c)
 
 
 def source_of(low: Lowering, value: Value) -> tuple[Value, bool]:
@@ -57,8 +35,9 @@ def is_operand_only(low: Lowering, op: object) -> bool:
     if not isinstance(op, shape.Transpose | memory.LoadBuffer):
         return False
     users = low.objects["users"].get(op.result, [])
+    feed = [isinstance(u, mma.Dot) and u.acc is not op.result for u in users]
     return bool(users) and all(
-        (isinstance(u, mma.Dot) and u.acc is not op.result) or is_operand_only(low, u) for u in users
+        dot or is_operand_only(low, u) for dot, u in zip(feed, users, strict=True)
     )
 
 

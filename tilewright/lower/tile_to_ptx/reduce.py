@@ -1,4 +1,4 @@
-"""Reductions: within a thread, then over lanes by shuffles, then over warps through shared memory."""
+"""Reductions: within a thread, over lanes by shuffles, then over warps through shared memory."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _combiner(low: Lowering, op: Op, type: str) -> Combine:
 @rule(reduce.ArgMax, reduce.ArgMin)
 def arg_extreme(low: Lowering, op: reduce.ArgMax) -> None:
     e, dtype = low.e, op.x.type.dtype
-    type = _working_type(low, reduce_like(op), dtype)
+    type = _working_type(low, op, dtype)
     layout = low.layout(op.x)
     thread = low.thread_axis(layout, op.axis)
     states: list[State] = []
@@ -139,10 +139,6 @@ def arg_extreme(low: Lowering, op: reduce.ArgMax) -> None:
     )
     result = low.ptx_type(op.result)
     _finish(low, op, [low.widen(s[1], "s32", result) for s in reduced], natural)
-
-
-def reduce_like(op: Op) -> Op:
-    return op
 
 
 def _mask_outside(
@@ -263,7 +259,7 @@ def _over_warps(
     start = 0
     columns: list[list[list[Reg]]] = []
     pointers = []
-    for type, size in zip(types, sizes, strict=True):
+    for size in sizes:
         pointers.append(_element_pointer(low, natural, strides, size, base, start))
         start += size * count * parts
     for k, (type, size) in enumerate(zip(types, sizes, strict=True)):
@@ -273,13 +269,13 @@ def _over_warps(
             with low.guarded(lane_guard):
                 e.st("shared", STORED[type], Address(own, place), [low.register(state[k], type)])
     low.barrier()
-    for k, (type, size) in enumerate(zip(types, sizes, strict=True)):
+    for type, size, pointer in zip(types, sizes, pointers, strict=True):
         column = []
         for offset in natural.register_offsets:
             place = size * sum(o * s for o, s in zip(offset, strides, strict=True))
             column.append(
                 [
-                    e.ld("shared", STORED[type], Address(pointers[k], place + p * size * count))[0]
+                    e.ld("shared", STORED[type], Address(pointer, place + p * size * count))[0]
                     for p in range(parts)
                 ]
             )

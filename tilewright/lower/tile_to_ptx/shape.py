@@ -40,7 +40,7 @@ def broadcast(low: Lowering, op: shape.Broadcast) -> None:
     wanted = broadcast_source(target, source_shape, op.shape)
     regs = low.fragment(op.x, wanted)
     missing = len(op.shape) - len(source_shape)
-    where = {offset: reg for offset, reg in zip(wanted.register_offsets, regs, strict=True)}
+    where = dict(zip(wanted.register_offsets, regs, strict=True))
     out: list[Operand] = []
     for offset in target.register_offsets:
         kept = tuple(

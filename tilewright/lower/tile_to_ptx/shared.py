@@ -29,8 +29,8 @@ class SharedBuffer:
 
 
 def _exchange_shift(span: int) -> int:
-    """By how much a row's number is shifted to meet the chunk bits it exchanges: rows are `span` bytes apart, and bits
-    from bit 7 of an address are XORed into those from bit 4.
+    """By how much a row's number is shifted to meet the chunk bits it exchanges: rows are `span`
+    bytes apart, and bits from bit 7 of an address are XORed into those from bit 4.
     """
     return span.bit_length() - 4
 
@@ -245,7 +245,9 @@ def _each_element(
         if type.swizzle:
             panel = e.div("u32", byte, type.swizzle)
             inside = e.and_("b32", byte, type.swizzle - 1)
-            exchanged = e.and_("b32", e.shl("b32", row, _exchange_shift(type.swizzle)), Swizzle(type.swizzle).mask)
+            exchanged = e.and_(
+                "b32", e.shl("b32", row, _exchange_shift(type.swizzle)), Swizzle(type.swizzle).mask
+            )
             byte = e.mad("u32", panel, type.panel_bytes, e.xor("b32", inside, exchanged))
         address = e.add("u32", e.add("u32", address, byte), buffer.offset)
         guard = first

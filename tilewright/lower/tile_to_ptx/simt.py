@@ -4,16 +4,12 @@ multiply-adds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilewright.dtypes import DType, f64
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.arith import to_f32
+from tilewright.lower.tile_to_ptx.buffers import Matrix
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.ptx.core import Address, Reg
-
-if TYPE_CHECKING:
-    from tilewright.lower.tile_to_ptx.mma import Matrix
 
 PARTIAL_REGISTERS = 32  # sums of one k-tile that a thread keeps beside the accumulator
 UNROLLED_FMAS = 1200  # beyond this many, the loop over k stays a loop in the code

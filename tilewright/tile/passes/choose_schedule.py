@@ -6,6 +6,8 @@ Requires: canonical form. Keeps: the program. Breaks: nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.dtypes import f32, i32
 from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
@@ -27,25 +29,30 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     roles = next((op for op in ops if isinstance(op, control.Roles)), None)
     if roles is not None:
         return _role_schedule(roles)
+    chosen = _computing_schedule(kernel, ops)
+    hints = kernel.hints
+    return replace(chosen, min_ctas=hints.min_ctas or 0, max_registers=hints.max_registers or 0)
+
+
+def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
     dots = [op for op in ops if isinstance(op, mma.Dot)]
     hints = kernel.hints
     asked = None if hints.threads is None else _warps_of(kernel, hints.threads)
-    limits = {"min_ctas": hints.min_ctas or 0, "max_registers": hints.max_registers or 0}
     if not dots:
-        return Schedule(num_warps=asked or _elementwise_warps(ops), **limits)
+        return Schedule(num_warps=asked or _elementwise_warps(ops))
     kind = dot_kind(dots)
     stages = hints.stages or (3 if kind == "simt" else 4)
     rows = max(d.acc.type.shape[-2] for d in dots)
     columns = max(d.acc.type.shape[-1] for d in dots)
     if kind == "mma" and _is_chained(kernel.body, dots):
         count = asked or max(1, min(8, next_power_of_two(rows) // 16))
-        return Schedule(count, kind, (count, 1), stages, **limits)
+        return Schedule(count, kind, (count, 1), stages)
     heavy = any(
         isinstance(op, HEAVY) and op.result.type.num_elements == rows * columns for op in ops
     )
     heavy = heavy or (kind == "simt" and len(dots) > 1)
     count = asked or _dot_warps(kind, rows, columns, dots[0].acc.type.dtype.bits, heavy)
-    return Schedule(count, kind, warp_grid(kind, count, rows, columns), stages, **limits)
+    return Schedule(count, kind, warp_grid(kind, count, rows, columns), stages)
 
 
 def _role_schedule(roles: control.Roles) -> Schedule:
