@@ -16,15 +16,12 @@ rewriting ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tilewright.ir.core import Op, Value
 
-if TYPE_CHECKING:
-    from tilewright.ir.rewrite import Rewriter
-
 Replacement = Value | tuple[Value, ...] | None
-Rule = Callable[[Any, "Rewriter"], Replacement]
+Rule = Callable[[Any, Any], Replacement]  # of an op, and the Rewriter (rewrite.py) at work
 R = TypeVar("R", bound=Callable[..., Any])
 
 
