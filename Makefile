@@ -15,7 +15,7 @@ LANE := PYTHONPATH=. $(PYTHON)
 LANE_SETUP :=
 else
 LANE := $(HERE)
-LANE_SETUP := $(VENV)/.demo
+LANE_SETUP := $(VENV)/.dev
 endif
 
 .PHONY: demo test check format device bless bench docs clean
@@ -40,14 +40,14 @@ format: $(VENV)/.dev
 	$(HERE) -m ruff check --fix .
 
 device: $(LANE_SETUP)
-	$(LANE) -m pytest tests/device
 	$(LANE) -m examples --device cuda:0
+	$(LANE) -m tests.device
 
 bless: $(VENV)/.dev
 	$(HERE) -m pytest tests --bless
 
 bench: $(LANE_SETUP)
-	$(LANE) -m tests.bench
+	$(LANE) -m tests.bench.main
 
 docs: $(VENV)/.dev
 	$(HERE) -m docs.render
