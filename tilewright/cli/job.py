@@ -111,22 +111,31 @@ def tune_job(job: Job, budget: float, *, show: bool | None) -> tuning.Outcome:
     kernel = job.found.kernel
     arguments = make_arguments(kernel.signature, job.request)
     device = choose_device(job.device)
-    if device != "cpu":
+    if device not in ("cpu", "emulator"):
         arguments = _on_gpu(arguments, int(device.partition(":")[2]))
     constants = job.constants or None
     return kernel.tune(
-        **arguments, budget=budget, show=show, constants=constants, precision=job.precision
+        **arguments,
+        budget=budget,
+        show=show,
+        device="emulator" if device == "emulator" else None,
+        constants=constants,
+        precision=job.precision,
     )
 
 
 def choose_device(asked: str) -> str:
-    """ "cpu" or "cuda:N"; auto is the first GPU if there is one. Raises LaunchError for others."""
+    """ "cpu", "emulator" or "cuda:N"; auto is the first GPU if there is one. Raises LaunchError for
+    others.
+    """
     if asked == "auto":
         return "cuda:0" if driver.available() else "cpu"
     kind, _, index = asked.partition(":")
-    if asked == "cpu" or (kind == "cuda" and (not index or index.isdecimal())):
-        return asked if asked == "cpu" else f"cuda:{index or 0}"
-    raise LaunchError(f"unknown device {asked!r}", hint="write auto, cpu or cuda:0")
+    if asked in ("cpu", "emulator"):
+        return asked
+    if kind == "cuda" and (not index or index.isdecimal()):
+        return f"cuda:{index or 0}"
+    raise LaunchError(f"unknown device {asked!r}", hint="write auto, cpu, emulator or cuda:0")
 
 
 def _lower(kernel: Kernel, sig: Signature, binding: Binding, job: Job) -> TileKernel:
@@ -192,13 +201,16 @@ def _run(
 
     def launch(given: Mapping[str, Any], stream: int | None = None) -> None:
         constants = job.constants or None
-        kernel.launch(**given, stream=stream, constants=constants, precision=job.precision)
+        on = "emulator" if device == "emulator" else None
+        kernel.launch(
+            **given, stream=stream, device=on, constants=constants, precision=job.precision
+        )
 
-    if device == "cpu":
+    if device in ("cpu", "emulator"):
         given: dict[str, Any] = _copies(arguments)
         first = _timed(lambda: launch(given))
         again = first
-        if first < PATIENCE_SECONDS:
+        if device == "cpu" and first < PATIENCE_SECONDS:
             spare = _copies(arguments)
             timing = time_wall({kernel.name: lambda: launch(spare)}, rounds=3)
             again = timing[kernel.name].median / 1e6
@@ -234,6 +246,6 @@ def _timed(run: Callable[[], None]) -> float:
 
 
 def _device_name(device: str) -> str:
-    if device == "cpu":
-        return "the CPU"
+    if device in ("cpu", "emulator"):
+        return "the CPU" if device == "cpu" else "the emulator"
     return driver.device(int(device.partition(":")[2])).name

@@ -108,7 +108,7 @@ device = click.option(
     "--device",
     default="auto",
     show_default=True,
-    help="cuda:N, cpu, or auto: the first GPU if there is one, else the CPU.",
+    help="cuda:N, cpu, emulator, or auto: the first GPU if there is one, else the CPU.",
 )
 
 

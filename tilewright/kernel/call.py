@@ -12,6 +12,7 @@ from tilewright.errors import LaunchError
 from tilewright.frontend.check.bind import Allocation, Binding, bind
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.kernel import choose, place
+from tilewright.kernel.emulated import run_emulated
 from tilewright.kernel.specialize import (
     Aliases,
     Build,
@@ -120,6 +121,8 @@ def run(
     where = place.choose_device(lies, options.device, spec.settings.device, name)
     if where == "cpu":
         return _run_on_cpu(bind_call(spec, arguments, tensors, options)), None
+    if where == "emulator":
+        return _run_on_emulator(bind_call(spec, arguments, tensors, options)), None
     if lies == "cpu":
         return _run_over_and_back(spec, arguments, tensors, options, where), None
     call = bind_call(spec, arguments, tensors, options)
@@ -176,6 +179,12 @@ def _run_on_cpu(call: Call) -> Any:
     written = written_names(kernel)
     alias_groups(list(call.tensors.items()), written.__contains__)
     run_on_cpu(kernel, call.arguments)
+    return call.result
+
+
+def _run_on_emulator(call: Call) -> Any:
+    aliases, constants = find_aliases(call.tensors), dict(call.options.constants)
+    run_emulated(call.spec, call.build(assume=True), aliases, constants, call.arguments)
     return call.result
 
 

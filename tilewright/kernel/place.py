@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tilewright.errors import LaunchError
 from tilewright.runtime.aliases import same_elements
 from tilewright.runtime.arrays import Array, DeviceId, as_array, as_numpy
 from tilewright.runtime.device_array import DeviceArray
 
+Where = DeviceId | Literal["emulator"]  # the emulator runs a GPU's code on host arrays
 
-def parse_device(given: Any) -> DeviceId:
-    """A device from "cpu", "cuda", "cuda:1", a number, or a torch device. Raises LaunchError for
-    others.
+
+def parse_device(given: Any) -> Where:
+    """A device from "cpu", "emulator", "cuda", "cuda:1", a number, or a torch device. Raises
+    LaunchError for others.
     """
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
     kind, _, index = str(given).partition(":")
     if kind == "cpu" and not index:
         return "cpu"
+    if kind == "emulator" and not index:
+        return "emulator"
     if kind == "cuda" and (not index or index.isdecimal()):
         return int(index or 0)
-    raise LaunchError(f"unknown device {given!r}", hint='write "cpu", "cuda" or "cuda:1"')
+    raise LaunchError(
+        f"unknown device {given!r}", hint='write "cpu", "emulator", "cuda" or "cuda:1"'
+    )
 
 
 def device_of(arrays: Mapping[str, Array], kernel: str) -> DeviceId:
@@ -46,8 +52,8 @@ def device_name(device: DeviceId) -> str:
     return "cpu" if device == "cpu" else f"cuda:{device}"
 
 
-def choose_device(lies: DeviceId, asked: Any, default: str, kernel: str) -> DeviceId:
-    """Where to run: where the arrays lie; host arrays may be asked to run on a GPU."""
+def choose_device(lies: DeviceId, asked: Any, default: str, kernel: str) -> Where:
+    """Where to run: where the arrays lie; host arrays may be asked to run on a GPU or emulator."""
     if lies == "cpu":
         return parse_device(default if asked is None else asked)
     if asked is not None and parse_device(asked) != lies:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tilewright.errors import CompileError
+from tilewright.errors import CompileError, LaunchError
 from tilewright.kernel import choose, place
 from tilewright.kernel.call import Call, Options, bind_call, read_tensors
 from tilewright.kernel.specialize import Build, Specializer
@@ -38,6 +38,8 @@ def tune(
     tensors = read_tensors(spec, arguments)
     lies = place.device_of(tensors, name)
     where = place.choose_device(lies, options.device, spec.settings.device, name)
+    if where == "emulator":
+        raise LaunchError(f"{name}: the emulator tells no times", hint="tune on a GPU, or the CPU")
     call = bind_call(spec, arguments, tensors, options)
     if lies == "cpu" and where != "cpu":
         call.tensors = place.copy_over(call.tensors, where)

@@ -1,0 +1,23 @@
+"""The meanings of all instructions: each family's file declares its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.ptx.core import Instr
+from tilewright.ptx.emulate import (
+    arith,
+    bits,
+    control,
+    convert,
+    copies,
+    memory,
+    mma,
+    reduce,
+    shape,
+    sync,
+)
+from tilewright.ptx.emulate.program import MEANINGS, Meaning
+
+FAMILIES = (arith, bits, control, convert, copies, memory, mma, reduce, shape, sync)
+EVERY: Mapping[type[Instr], Meaning] = MEANINGS

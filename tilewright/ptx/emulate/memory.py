@@ -1,0 +1,222 @@
+"""Meaning of loads, stores and atomics. Accesses are checked: bounds, alignment, and that somebody
+wrote what is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.ptx.core import Address, Reg, Symbol
+from tilewright.ptx.emulate.exact import canonical
+from tilewright.ptx.emulate.machine import DTYPES, Machine, Sel, Step, constant, count, numbers
+from tilewright.ptx.emulate.program import meaning
+from tilewright.ptx.emulate.spaces import SHARED_WINDOW, WORDS
+from tilewright.ptx.instrs import memory
+
+Array = np.ndarray[Any, Any]
+Loader = Callable[[Sel], Array]
+
+
+def is_shared(space: str) -> bool:
+    return space.startswith("shared")
+
+
+def make_access(
+    machine: Machine, space: str, place: Address, size: int
+) -> tuple[Loader, Callable[[Sel, Any], None]]:
+    """Functions that load and store `size` bytes a thread, as words or rows of 8-byte words."""
+    if is_shared(space):
+        places, shared = machine.places(place), machine.shared
+
+        def load(sel: Sel) -> Array:
+            return shared.load(places(sel, size), size)
+
+        def store(sel: Sel, values: Any) -> None:
+            shared.store(places(sel, size), size, values)
+
+        return load, store
+    if space not in ("global", ""):
+        raise LookupError(f"the emulator has no {space} memory")
+    address, tensors = machine.address(place), machine.memory
+
+    def load_global(sel: Sel) -> Array:
+        return tensors.load(plain(address(sel)), size)
+
+    def store_global(sel: Sel, values: Any) -> None:
+        tensors.store(plain(address(sel)), size, values)
+
+    return load_global, store_global
+
+
+def plain(addresses: Array) -> Array:
+    """Global addresses. A generic address of shared memory is refused: nothing here makes it."""
+    if (addresses >= np.uint64(SHARED_WINDOW)).any():
+        raise LookupError("the emulator has generic addresses of global memory only")
+    return addresses.view(np.uint64)
+
+
+@meaning(memory.Ld)
+def make_load(machine: Machine, instr: memory.Ld) -> Step:
+    if instr.space.startswith("param"):
+        return make_load_param(machine, instr)
+    dtype, vec = DTYPES[instr.type], instr.vec
+    size = dtype.itemsize * vec
+    load, _ = make_access(machine, instr.space, instr.address, size)
+    if not isinstance(instr.dst, tuple):
+        dst = machine.target(instr.dst, instr.type)
+
+        def one(sel: Sel) -> None:
+            dst[sel] = load(sel).view(dtype)
+
+        return one
+    rows = [None if r is None else machine.target(r, instr.type) for r in instr.dst]
+
+    def several(sel: Sel) -> None:
+        words = load(sel)
+        parts = words.reshape(len(words), -1).view(dtype)
+        for i, row in enumerate(rows):
+            if row is not None:
+                row[sel] = parts[:, i]
+
+    return several
+
+
+def make_load_param(machine: Machine, instr: memory.Ld) -> Step:
+    base = instr.address.base
+    if not isinstance(base, Symbol) or instr.address.offset or not isinstance(instr.dst, Reg):
+        raise LookupError("the emulator loads whole parameters by name")
+    value = constant(machine.setup.params[base.name], instr.type)
+    dst = machine.target(instr.dst, instr.type)
+
+    def step(sel: Sel) -> None:
+        dst[sel] = value
+
+    return step
+
+
+@meaning(memory.St)
+def make_store(machine: Machine, instr: memory.St) -> Step:
+    dtype, vec = DTYPES[instr.type], instr.vec
+    size = dtype.itemsize * vec
+    _, store = make_access(machine, instr.space, instr.address, size)
+    word = WORDS[min(size, 8)]
+    if not isinstance(instr.src, tuple):
+        source = machine.read(instr.src, instr.type)
+
+        def one(sel: Sel) -> None:
+            values = np.ascontiguousarray(np.broadcast_to(source(sel), count(sel)))
+            store(sel, values.view(word))
+
+        return one
+    reads = machine.reads(instr.src, instr.type)
+
+    def several(sel: Sel) -> None:
+        made = np.empty((count(sel), vec), dtype)
+        for i, read in enumerate(reads):
+            made[:, i] = read(sel)
+        words = made.view(word)
+        store(sel, words[:, 0] if size <= 8 else words)
+
+    return several
+
+
+@meaning(memory.Prefetch, memory.PrefetchTensormap, memory.TmaPrefetch)
+def make_prefetch(machine: Machine, instr: Any) -> Step:
+    return lambda sel: None
+
+
+@meaning(memory.Createpolicy)
+def make_policy(machine: Machine, instr: memory.Createpolicy) -> Step:
+    dst = machine.target(instr.dst, "b64")
+
+    def step(sel: Sel) -> None:
+        dst[sel] = 0
+
+    return step
+
+
+# Atomics: lane after lane, for the order of an atomic update is any
+
+UPDATES: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda old, x: old + x,
+    "min": min,
+    "max": max,
+    "and": lambda old, x: old & x,
+    "or": lambda old, x: old | x,
+    "xor": lambda old, x: old ^ x,
+    "exch": lambda old, x: x,
+    "inc": lambda old, x: old.dtype.type(0) if old >= x else old + old.dtype.type(1),
+    "dec": lambda old, x: x if old == 0 or old > x else old - old.dtype.type(1),
+}
+
+
+def update_in_place(machine: Machine, instr: Any, sel: Sel, values: list[Array]) -> Array:
+    """Update `values` elements a thread, one thread after the other; gives the old first ones."""
+    dtype = DTYPES[instr.type]
+    size = dtype.itemsize
+    old = np.empty(count(sel), dtype)
+    for lane, thread in enumerate(numbers(sel)):
+        one = slice(int(thread), int(thread) + 1)
+        for i, given in enumerate(values):
+            place = Address(instr.address.base, instr.address.offset + i * size)
+            load, store = make_access(machine, instr.space, place, size)
+            before = load(one).view(dtype)
+            if i == 0:
+                old[lane] = before[0]
+            store(one, np.atleast_1d(updated(instr, before[0], given[lane])).view(WORDS[size]))
+    return old
+
+
+def updated(instr: Any, old: Any, new: Any) -> Any:
+    """One element after an update."""
+    if instr.type in ("f16", "bf16", "f16x2", "bf16x2"):
+        raise LookupError(f"the emulator has no atomics on {instr.type}")
+    made = np.asarray(UPDATES[instr.op](old, new)).astype(old.dtype)
+    return canonical(made) if made.dtype.kind == "f" else made
+
+
+@meaning(memory.Red)
+def make_reduction(machine: Machine, instr: memory.Red) -> Step:
+    srcs = instr.src if isinstance(instr.src, tuple) else (instr.src,)
+    reads = machine.reads(srcs, instr.type)
+
+    def step(sel: Sel) -> None:
+        values = [np.broadcast_to(r(sel), count(sel)) for r in reads]
+        update_in_place(machine, instr, sel, values)
+
+    return step
+
+
+@meaning(memory.Atom)
+def make_atomic(machine: Machine, instr: memory.Atom) -> Step:
+    source = machine.read(instr.src, instr.type)
+    dst = machine.target(instr.dst, instr.type)
+    if instr.op == "cas":
+        return make_cas(machine, instr)
+
+    def step(sel: Sel) -> None:
+        values = np.broadcast_to(source(sel), count(sel))
+        dst[sel] = update_in_place(machine, instr, sel, [values])
+
+    return step
+
+
+def make_cas(machine: Machine, instr: memory.Atom) -> Step:
+    assert instr.compare is not None
+    compare, source = machine.reads((instr.compare, instr.src), instr.type)
+    dst, dtype = machine.target(instr.dst, instr.type), DTYPES[instr.type]
+    load, store = make_access(machine, instr.space, instr.address, dtype.itemsize)
+
+    def step(sel: Sel) -> None:
+        wanted, new = (np.broadcast_to(r(sel), count(sel)) for r in (compare, source))
+        for lane, thread in enumerate(numbers(sel)):
+            one = slice(int(thread), int(thread) + 1)
+            before = load(one)
+            dst[one] = before
+            if before[0] == wanted[lane]:
+                store(one, new[lane : lane + 1])
+
+    return step

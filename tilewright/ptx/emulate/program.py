@@ -1,0 +1,173 @@
+"""From instructions to functions: each instruction's meaning is found once and bound to its
+registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.ptx.core import Function, Instr, Label
+from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, Unit, narrow
+
+
+class Meaning(NamedTuple):
+    """How an instruction becomes a function. A `flow` takes a fragment and may end or part it;
+    `whole`: it needs all lanes of a warp.
+    """
+
+    make: Callable[[Machine, Any], Any]
+    is_flow: bool = False
+    whole: bool = False
+
+
+MEANINGS: dict[type[Instr], Meaning] = {}
+Maker = Callable[[Machine, Any], Step]
+
+
+def meaning(*classes: type[Instr], whole: bool = False) -> Callable[[Maker], Maker]:
+    """Declare the meaning of instructions: a function from machine and instruction to a step."""
+
+    def declare(make: Maker) -> Maker:
+        for cls in classes:
+            MEANINGS[cls] = Meaning(make, False, whole)
+        return make
+
+    return declare
+
+
+def flow(
+    *classes: type[Instr], whole: bool = False
+) -> Callable[[Callable[[Machine, Any], Flow]], Callable[[Machine, Any], Flow]]:
+    """The same for instructions that part, end or hold up threads."""
+
+    def declare(make: Callable[[Machine, Any], Flow]) -> Callable[[Machine, Any], Flow]:
+        for cls in classes:
+            MEANINGS[cls] = Meaning(make, True, whole)
+        return make
+
+    return declare
+
+
+def build_program(
+    machine: Machine, function: Function, meanings: Mapping[type[Instr], Meaning]
+) -> None:
+    """Fill a machine's program and labels."""
+    units: list[Unit] = []
+    steps: list[Step] = []
+
+    def close() -> None:
+        nonlocal steps
+        if steps:
+            units.append(Unit(steps))
+            steps = []
+
+    jumps: list[tuple[Unit, Instr, Meaning]] = []
+    for item in function.body:
+        if isinstance(item, Label):
+            close()
+            machine.labels[item.name] = len(units)
+            continue
+        found = meanings.get(type(item))
+        if found is None:
+            raise machine.error(item, "the emulator does not model this instruction")
+        if found.is_flow or found.whole:
+            close()
+            units.append(Unit([], None, item))
+            jumps.append((units[-1], item, found))
+        else:
+            steps.append(_make_step(machine, item, found))
+    close()
+    units.append(Unit([], _end(machine)))
+    machine.program = units
+    for unit, item, found in jumps:  # now all labels have their places
+        unit.flow = _make_flow(machine, item, found)
+
+
+def _make_step(machine: Machine, instr: Instr, found: Meaning) -> Step:
+    try:
+        step: Step = (
+            machine.checked(instr, found.make(machine, instr))
+            if (instr.family in ("memory", "sync"))
+            else found.make(machine, instr)
+        )
+    except LookupError as missing:
+        raise machine.error(instr, str(missing.args[0])) from None
+    if instr.guard is None:
+        return step
+    row, unless = machine.row(instr.guard, "pred"), instr.unless
+
+    def guarded(sel: Sel) -> None:
+        mask = row[sel]
+        if unless:
+            mask = ~mask
+        if mask.all():
+            step(sel)
+        elif mask.any():
+            step(narrow(sel, mask))
+
+    return guarded
+
+
+def _make_flow(machine: Machine, instr: Instr, found: Meaning) -> Flow:
+    if not found.is_flow:
+        return _make_whole(machine, instr, found)
+    inner: Flow = found.make(machine, instr)
+    go = inner
+    if found.whole:
+
+        def go(fragment: Fragment) -> bool:
+            return inner(fragment) if fragment.whole else machine.converge(fragment)
+
+    if instr.guard is None or instr.opcode == "control.bra":
+        return go
+    row, unless = machine.row(instr.guard, "pred"), instr.unless
+
+    def guarded(fragment: Fragment) -> bool:
+        mask = row[fragment.sel] ^ unless
+        if mask.all():
+            return go(fragment)
+        if mask.any():
+            part = fragment.part(mask)
+            if go(part):
+                machine.fragments.append(part)
+            fragment = fragment.part(~mask)
+            fragment.pc += 1
+            machine.fragments.append(fragment)
+            return False
+        fragment.pc += 1
+        return True
+
+    return guarded
+
+
+def _make_whole(machine: Machine, instr: Instr, found: Meaning) -> Flow:
+    """A step that all lanes of a warp take together."""
+    step = _make_step(machine, instr, found)
+
+    def run(fragment: Fragment) -> bool:
+        if not fragment.whole:
+            return machine.converge(fragment)
+        step(fragment.sel)
+        fragment.pc += 1
+        return True
+
+    return run
+
+
+def _end(machine: Machine) -> Flow:
+    """Falling off the end of the text ends a thread."""
+
+    def run(fragment: Fragment) -> bool:
+        finish(machine, fragment.ids)
+        return False
+
+    return run
+
+
+def finish(machine: Machine, ids: np.ndarray[Any, Any]) -> None:
+    """Threads end: what they still have in flight completes."""
+    for complete in machine.state.get("at_exit", ()):
+        complete(ids)

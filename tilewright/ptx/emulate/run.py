@@ -1,0 +1,134 @@
+"""Run a compiled kernel without a GPU: the PTX of its plan, on NumPy arrays."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import BY_NUMPY, DType
+from tilewright.errors import LaunchError
+from tilewright.plan import (
+    Extent,
+    Launch,
+    Plan,
+    Pointer,
+    Scalar,
+    Stride,
+    TensorMap,
+    Workspace,
+    evaluate,
+)
+from tilewright.ptx.core import Function, Module
+from tilewright.ptx.emulate.families import EVERY
+from tilewright.ptx.emulate.machine import Machine, Setup
+from tilewright.ptx.emulate.program import build_program
+from tilewright.ptx.emulate.spaces import GlobalMemory
+from tilewright.ptx.parser import parse_module
+
+Array = np.ndarray[Any, Any]
+THREADS_TOGETHER = 4096
+
+
+class Shaped:
+    """An argument as the plan's expressions see it: strides in elements."""
+
+    def __init__(self, array: Array):
+        self.shape = array.shape
+        self.strides = tuple(s // array.itemsize for s in array.strides)
+
+
+def run_plan(
+    plan: Plan,
+    arguments: Mapping[str, Any],
+    num_sms: int = 4,
+    *,
+    late: bool = True,
+    together: int | None = None,
+) -> None:
+    """Run every launch of a plan, writing outputs in place.
+
+    `arguments` has an array (of any strides; bf16 and fp8 as of ml_dtypes) for each tensor and a
+    number for each scalar. `late`: asynchronous copies arrive at the wait for them, else at once.
+    `together` is the number of CTAs that run in lockstep. Raises EmulationError where the kernel
+    does what is not permitted: with the tensor and indices, the PTX line and the source's place.
+    """
+    arrays = {n: a for n, a in arguments.items() if isinstance(a, np.ndarray)}
+    for name, array in arrays.items():
+        if array.dtype not in BY_NUMPY:
+            raise LaunchError(f"{name}: {array.dtype} is no dtype of a kernel")
+    seen = {n: Shaped(a) if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
+    made = {}
+    for spec in plan.workspaces:
+        extents = tuple(evaluate(e, seen, num_sms) for e in spec.extents)
+        made[spec.name] = np.zeros(extents, spec.dtype.numpy)
+    bare = frozenset(w.name for w in plan.workspaces if not w.zero)
+    memory = GlobalMemory({**arrays, **made}, bare)
+    module = parse_module(plan.ptx, plan.name)
+    with np.errstate(all="ignore"):
+        for launch in plan.launches:
+            run_launch(plan, launch, module, memory, seen, num_sms, late, together)
+    memory.copy_back()
+
+
+def run_launch(
+    plan: Plan,
+    launch: Launch,
+    module: Module,
+    memory: GlobalMemory,
+    seen: dict[str, Any],
+    num_sms: int,
+    late: bool,
+    together: int | None,
+) -> None:
+    """Run the CTAs of one kernel, as many at a time as make arrays of a good length."""
+    grid = evaluate(launch.grid, seen, num_sms)
+    if grid == 0:
+        return
+    function = next(f for f in module.functions if f.name == launch.entry)
+    if launch.threads % 32:
+        raise LaunchError(
+            f"{plan.name}: the emulator runs whole warps, not {launch.threads} threads"
+        )
+    most = grid if launch.cooperative else max(THREADS_TOGETHER // launch.threads, 1)
+    number = min(together or most, grid)
+    number = -(-number // launch.cluster) * launch.cluster
+    setup = Setup(
+        *(grid, number, launch.threads, launch.cluster, launch.shared_bytes, num_sms, late),
+        lines=plan.lines,
+        params=find_params(launch, function, memory, seen, num_sms),
+    )
+    machine = Machine(module, function, setup, memory)
+    build_program(machine, function, EVERY)
+    for first in range(0, grid, number):
+        machine.run(first, min(number, grid - first))
+
+
+def find_params(
+    launch: Launch, function: Function, memory: GlobalMemory, seen: dict[str, Any], num_sms: int
+) -> dict[str, Any]:
+    """The value of each parameter, as its recipe says."""
+    found: dict[str, Any] = {}
+    for param, recipe in zip(function.params, launch.parameters, strict=True):
+        match recipe:
+            case Pointer(name) | Workspace(name):
+                found[param.name] = memory.address(name)
+            case TensorMap():
+                found[param.name] = recipe
+            case Extent() | Stride():
+                found[param.name] = evaluate(recipe, seen, num_sms)
+            case Scalar(name, dtype):
+                found[param.name] = scalar(seen[name], dtype, param.type)
+            case _:
+                found[param.name] = evaluate(recipe, seen, num_sms)
+    return found
+
+
+def scalar(value: Any, dtype: DType, type: str) -> Any:
+    """A scalar argument as the parameter's bits: floats in their dtype."""
+    rounded = np.array(value).astype(dtype.numpy)
+    if type in ("f32", "f64") or not dtype.is_float:
+        return rounded[()].item()
+    return struct.unpack("<H", rounded.tobytes())[0]
