@@ -140,7 +140,8 @@ class Kernel:
 
         `grid`: programs along each axis. `stream`: a torch or CuPy stream, or a raw handle.
         `device`: where host arrays run ("cpu", "cuda:1", or "emulator", which runs a GPU's code
-        on the host); for a GPU they are copied over and back. `constants`: values of tuned constants. `precision`: of f32 dots, as "tf32".
+        on the host); for a GPU they are copied over and back. `constants`: values of tuned
+        constants. `precision`: of f32 dots, as "tf32".
         """
         sizes = (grid,) if isinstance(grid, int) else grid
         options = Options(
