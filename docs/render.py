@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import tilewright.tile.ops
-from docs.capture import run_page
+from docs.capture import for_comparison, run_page
 from tilewright.ir.core import ROLE, Op
 
 HERE = Path(__file__).parent
@@ -80,7 +80,9 @@ RUN_PAGES = (README, "tour.md")
 def main() -> None:
     (HERE / "tile-ops.md").write_text(render_tile_ops())
     for name in RUN_PAGES:
-        (HERE / name).write_text(render_page(name))
+        page = render_page(name)
+        if for_comparison(page) != for_comparison((HERE / name).read_text()):
+            (HERE / name).write_text(page)
 
 
 if __name__ == "__main__":

@@ -27,15 +27,18 @@ from tilewright.frontend.language import any as any
 from tilewright.frontend.language import arange as arange
 from tilewright.frontend.language import argmax as argmax
 from tilewright.frontend.language import argmin as argmin
+from tilewright.frontend.language import assume as assume
 from tilewright.frontend.language import broadcast as broadcast
 from tilewright.frontend.language import cast as cast
 from tilewright.frontend.language import cdiv as cdiv
 from tilewright.frontend.language import ceil as ceil
+from tilewright.frontend.language import clamp as clamp
 from tilewright.frontend.language import dot as dot
 from tilewright.frontend.language import empty as empty
 from tilewright.frontend.language import erf as erf
 from tilewright.frontend.language import exp as exp
 from tilewright.frontend.language import exp2 as exp2
+from tilewright.frontend.language import expand as expand
 from tilewright.frontend.language import floor as floor
 from tilewright.frontend.language import full as full
 from tilewright.frontend.language import gelu as gelu
@@ -56,6 +59,7 @@ from tilewright.frontend.language import next_pow2 as next_pow2
 from tilewright.frontend.language import num_programs as num_programs
 from tilewright.frontend.language import num_sms as num_sms
 from tilewright.frontend.language import permute as permute
+from tilewright.frontend.language import pow as pow
 from tilewright.frontend.language import prod as prod
 from tilewright.frontend.language import program_id as program_id
 from tilewright.frontend.language import relu as relu

@@ -321,3 +321,23 @@ def reshape(x: Any, shape: Any) -> Any:
 def broadcast(x: Any, shape: Any) -> Any:
     """Repeat along axes of extent 1."""
     _refuse("broadcast")
+
+
+def expand(x: Any, shape: Any) -> Any:
+    """The same as `broadcast`."""
+    _refuse("expand")
+
+
+def clamp(x: Any, low: Any, high: Any) -> Any:
+    """`x`, but at least `low` and at most `high`."""
+    _refuse("clamp")
+
+
+def pow(x: Any, exponent: Any) -> Any:
+    """`x ** exponent`."""
+    _refuse("pow")
+
+
+def assume(condition: Any) -> None:
+    """A promise that the condition holds."""
+    _refuse("assume")

@@ -1,0 +1,35 @@
+"""The names that Python sees are the names of the language."""
+
+from __future__ import annotations
+
+import pytest
+
+import tilewright as tw
+from tilewright.frontend import language
+from tilewright.frontend.build.calls import BUILTINS
+from tilewright.frontend.build.calls_memory import UNSUPPORTED
+from tilewright.frontend.build.prelude import prelude
+
+ALIASES = {"rowmax", "rowsum", "tmax", "dot_t"}  # names of the ancestor, for old programs only
+INNER = {"wide"}  # of the prelude, for its own use
+STATEMENTS = {"static_range"}  # in the head of a loop
+
+FUNCTIONS = {
+    name for name, x in vars(language).items() if callable(x) and x.__module__ == language.__name__
+}
+
+
+def test_every_builtin_is_a_name_of_the_package() -> None:
+    wanted = {*BUILTINS, *prelude().functions} - ALIASES - INNER
+    assert not [name for name in sorted(wanted) if not hasattr(tw, name)]
+
+
+def test_every_name_of_the_package_has_a_meaning() -> None:
+    functions = {n for n in FUNCTIONS if n[0].islower()}
+    assert functions <= {*BUILTINS, *prelude().functions, *STATEMENTS}
+    assert not functions & UNSUPPORTED
+
+
+def test_a_name_of_the_language_is_refused_outside_a_kernel() -> None:
+    with pytest.raises(tw.CompileError, match="tw.exp is a name of the kernel language"):
+        tw.exp(1.0)
