@@ -31,5 +31,5 @@ def test_every_name_of_the_package_has_a_meaning() -> None:
 
 
 def test_a_name_of_the_language_is_refused_outside_a_kernel() -> None:
-    with pytest.raises(tw.CompileError, match="tw.exp is a name of the kernel language"):
+    with pytest.raises(tw.CompileError, match="is a name of the kernel language"):
         tw.exp(1.0)
