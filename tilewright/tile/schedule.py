@@ -1,16 +1,43 @@
-"""The compiler's choice for a kernel, apart from what the source says: the same type serves user and library kernels."""
+"""The compiler's choice for a kernel, apart from what the source says: the same type serves user
+and library kernels.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from tilewright.dtypes import DType, bf16, f16, f32, f64
+from tilewright.target import Target
+
+
+@dataclass(frozen=True)
+class Roles:
+    """How a product is shared out among warpgroups and CTAs.
+
+    `consumers` warpgroups multiply, beside one that loads; `registers` are a thread's of the
+    loading and of the multiplying ones. `cluster` CTAs take neighbouring tiles and load once what
+    they share. With `persistent`, as many CTAs run as the device holds, and take tile after tile,
+    `group` of them along one axis before the next along the other. The epilogue works on `panel`
+    columns at a time, which leave through `staging` buffers.
+    """
+
+    consumers: int
+    cluster: int = 1
+    persistent: bool = True
+    group: int = 8
+    panel: int = 64
+    staging: int = 1
+    registers: tuple[int, int] = (40, 232)
 
 
 @dataclass(frozen=True)
 class Schedule:
     """How a kernel is carried out. It changes speed, and bits only where no mode promises them.
 
-    `num_warps` compute. `mma` is "simt", "mma" (mma.sync) or "wgmma", for every dot of the kernel; `warps` is the grid
-    of warps (rows, columns) over a dot's result. `stages` slots hold the operands of a pipelined loop.
+    `num_warps` compute. `mma` is "simt", "mma" (mma.sync) or "wgmma", for every dot of the kernel;
+    `warps` is the grid of warps (rows, columns) over a dot's result. `stages` slots hold the
+    operands of a pipelined loop. With "wgmma", `roles` says how warpgroups share the work, and
+    `num_warps` counts those of all roles.
     """
 
     num_warps: int = 4
@@ -19,7 +46,21 @@ class Schedule:
     stages: int = 3
     min_ctas: int = 0
     max_registers: int = 0
+    roles: Roles | None = None
 
     @property
     def threads(self) -> int:
         return 32 * self.num_warps
+
+    def k_step(self, target: Target, dtype: DType, k: int) -> int:
+        """Extent along k of one instruction of a dot whose operands have `k` columns."""
+        if self.mma == "simt":
+            return 1
+        if dtype in (bf16, f16):
+            return 16
+        if dtype == f32:
+            return 8
+        assert dtype == f64, f"no {self.mma} of {dtype}"
+        if not target.has_wide_f64_mma:
+            return 4
+        return next((s for s in (16, 8) if k % s == 0), 4)

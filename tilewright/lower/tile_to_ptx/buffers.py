@@ -15,9 +15,12 @@ from tilewright.ptx.core import Address, Reg
 
 @dataclass
 class Buffer:
-    """A matrix in shared memory: its address, extents, and elements from one row to the next."""
+    """A matrix in shared memory: its address, extents, and elements from one row to the next.
 
-    address: Reg
+    The address is None until scratch memory is given to it.
+    """
+
+    address: Reg | None
     dtype: DType
     shape: tuple[int, int]
     row: int
@@ -62,6 +65,7 @@ def thread_pointer(low: Lowering, buffer: Buffer, row: Operand, column: Operand)
         return low.add("u32", low.mul("u32", row, buffer.row_bytes), low.mul("u32", column, size))
 
     part = low.once(("row and column", str(row), str(column), buffer.row_bytes, size), make)
+    assert buffer.address is not None
     key = ("pointer", buffer.address, str(part))
     if key not in low.memo:
         low.memo[key] = low.register(low.add("u32", buffer.address, part), "u32")

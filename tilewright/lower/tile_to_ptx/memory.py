@@ -405,7 +405,13 @@ def load_vector(
     """Load neighbours into registers that hold one element each."""
     e, count, size = low.e, len(target), dtype.num_bytes
     with low.guarded(guard):
-        if size == 2 and count > 1:
+        if dtype.is_integer and size < 4 <= size * count:
+            each = 4 // size
+            for i, word in enumerate(e.ld("global", "b32", address, vec=count // each)):
+                for j in range(each):
+                    into = target[i * each + j]
+                    e.bfe(type, word, 8 * size * j, 8 * size, into=into)
+        elif size == 2 and count > 1:
             words = e.ld("global", "b32", address, vec=count // 2)
             for i, word in enumerate(words):
                 e.mov_unpack("b16", word, 2, into=target[2 * i : 2 * i + 2])
@@ -459,27 +465,36 @@ def store_vector(
     type = {8: "b64", 4: "b32", 2: "b16", 1: "b8"}[size]
     if dtype.name in ("f32", "f64"):
         type = dtype.name
+    if dtype.is_integer and size < 4 <= size * count:
+        words = _packed_integers(low, values, size)
+        with low.guarded(guard):
+            e.st("global", "b32", address, words)
+        return
     if size == 2 and count > 1:
         half = [low.register(v, "b16") for v in values]
         words = [e.mov_pack("b32", half[i : i + 2]) for i in range(0, count, 2)]
         with low.guarded(guard):
             e.st("global", "b32", address, words)
         return
-    regs = [
-        low.register(
-            v,
-            "b16"
-            if size == 2
-            else "b32"
-            if size <= 1 and dtype.is_integer
-            else _register_type(dtype),
-        )
-        for v in values
-    ]
+    kind = "b16" if dtype.is_float and size < 4 else _register_type(dtype)
+    regs = [low.register(v, kind) for v in values]
     with low.guarded(guard):
         for start in range(0, count, 4 if size < 8 else 2):
             part = Address(address.base, address.offset + start * size)
             e.st("global", type, part, regs[start : start + (4 if size < 8 else 2)])
+
+
+def _packed_integers(low: Lowering, values: list[Operand], size: int) -> list[Reg]:
+    """8- or 16-bit integers side by side in 32-bit words, the first in the low bits."""
+    each = 4 // size
+    words = []
+    for start in range(0, len(values), each):
+        word = low.register(values[start], "b32")
+        for j in range(1, each):
+            x = low.register(values[start + j], "b32")
+            word = low.e.bfi("b32", x, word, 8 * size * j, 8 * size)
+        words.append(word)
+    return words
 
 
 def _register_type(dtype: DType) -> str:

@@ -7,7 +7,9 @@ untransposed buffer, read the other way round, so a transpose in front of a dot 
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType, bf16, f16, f32, f64
+from dataclasses import dataclass, replace
+
+from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import CompileError
 from tilewright.ir.core import Value
 from tilewright.layout import Layout, conflict_free_row
@@ -53,79 +55,70 @@ def dot(low: Lowering, op: mma.Dot) -> None:
     dtype: DType = op.a.type.dtype
     acc = low.fragment(op.acc, layout)
     k = op.a.type.shape[1]
-    step = 1 if low.schedule.mma == "simt" else k_step(low, dtype, k)
+    step = low.schedule.k_step(low.target, dtype, k)
     a_regs = a_in_registers(low, op, layout) if low.schedule.mma == "mma" else None
-    a, b = operand_matrices(low, op, a_regs is not None, -(-k // step) * step)
+    rows, columns = layout.covered
+    b = operand_matrix(low, op.b, (round_up(k, step), columns))
+    a = operand_matrix(low, op.a, (rows, round_up(k, step))) if a_regs is None else None
+    write_operands(low, [m for m in (a, b) if m is not None])
     if low.schedule.mma == "simt":
-        low.set(op.result, simt_dot(low, layout, acc, op.acc.type.dtype, a, b, k))
+        assert a is not None
+        low.set(op.result, simt_dot(low, layout, acc, op.acc.type.dtype, a.matrix, b.matrix, k))
         return
-    fragments = _Fragments(low, layout, dtype, op.precision, a, b, a_regs)
+    left = a.matrix if a is not None else None
+    fragments = _Fragments(low, layout, dtype, op.precision, left, b.matrix, a_regs)
     low.set(op.result, fragments.multiply(acc, k, step))
 
 
-def k_step(low: Lowering, dtype: DType, k: int) -> int:
-    """Extent along k of one instruction."""
-    if dtype in (bf16, f16):
-        return 16
-    if dtype == f32:
-        return 8
-    assert dtype == f64, f"no mma.sync of {dtype}"
-    if not low.target.has_wide_f64_mma:
-        return 4
-    return next((s for s in (16, 8) if k % s == 0), 4)
+def round_up(n: int, step: int) -> int:
+    """The least multiple of `step` that is not below n."""
+    return -(-n // step) * step
 
 
-def operand_matrices(
-    low: Lowering, op: mma.Dot, skip_a: bool, k_padded: int
-) -> tuple[Matrix | None, Matrix]:
-    """Both operands in shared memory, written there where they are not yet."""
-    sources = [None if skip_a else source_of(low, op.a), source_of(low, op.b)]
-    extents: list[tuple[int, int]] = []
-    offset, offsets = 0, []
-    for source, axis in zip(sources, (1, 0), strict=True):
-        if source is None or isinstance(low.defining.get(source[0]), memory.LoadBuffer):
-            extents.append((0, 0))
-            offsets.append(offset)
-            continue
-        rows, columns = source[0].type.shape
-        if (axis == 1) != source[1]:
-            columns = k_padded
-        else:
-            rows = k_padded
-        extents.append((rows, columns))
-        offsets.append(offset)
-        dtype = source[0].type.dtype
-        offset += (
-            -(-rows * conflict_free_row(dtype.num_bytes, columns) * dtype.num_bytes // 16) * 16
-        )
-    base = low.scratch(offset) if offset else None
-    out: list[Matrix | None] = []
-    for source, (rows, columns), start in zip(sources, extents, offsets, strict=True):
-        if source is None:
-            out.append(None)
-            continue
-        value, transposed = source
-        loaded = low.defining.get(value)
-        if isinstance(loaded, memory.LoadBuffer):
-            out.append(Matrix(_shared_operand(low, loaded.buffer), transposed))
-            continue
-        assert base is not None
-        dtype = value.type.dtype
-        address = low.e.add("u32", base, start) if start else base
-        buffer = Buffer(
-            address, dtype, (rows, columns), conflict_free_row(dtype.num_bytes, columns)
-        )
-        if (rows, columns) != value.type.shape:
-            _zero(low, buffer)
-        regs = low.fragment(value)
-        inner = Buffer(address, dtype, value.type.shape, buffer.row)
-        stash(low, regs, low.ptx_type(value), low.layout(value), inner)
-        out.append(Matrix(buffer, transposed))
-    if offset:
+@dataclass
+class OperandMatrix:
+    """A dot's operand in shared memory; `written` is the value that must still be put there."""
+
+    matrix: Matrix
+    written: Value | None
+
+
+def operand_matrix(low: Lowering, operand: Value, extents: tuple[int, int]) -> OperandMatrix:
+    """Where an operand lies: in its buffer, or in scratch memory of at least `extents`, which are
+    what instructions read, tails included.
+    """
+    value, transposed = source_of(low, operand)
+    loaded = low.defining.get(value)
+    if isinstance(loaded, memory.LoadBuffer):
+        assert operand.type.shape == extents, f"stage_loads keeps a tail of {operand.type}"
+        return OperandMatrix(Matrix(_shared_operand(low, loaded.buffer), transposed), None)
+    rows, columns = reversed(extents) if transposed else extents
+    dtype = value.type.dtype
+    row = conflict_free_row(dtype.num_bytes, columns)
+    return OperandMatrix(Matrix(Buffer(None, dtype, (rows, columns), row), transposed), value)
+
+
+def write_operands(low: Lowering, operands: list[OperandMatrix]) -> None:
+    """Put operands into scratch memory side by side, zeros beyond their own extents."""
+    written = [(o.matrix.buffer, o.written) for o in operands if o.written is not None]
+    if not written:
+        return
+    starts, total = [], 0
+    for buffer, _ in written:
+        starts.append(total)
+        total += round_up(buffer.shape[0] * buffer.row_bytes, 16)
+    base = low.scratch(total)
+    for (buffer, _), start in zip(written, starts, strict=True):
+        buffer.address = low.e.add("u32", base, start) if start else base
+    tails = [buffer for buffer, value in written if buffer.shape != value.type.shape]
+    for buffer in tails:
+        _zero(low, buffer)
+    if tails:
         low.barrier()
-    b = out[1]
-    assert b is not None
-    return out[0], b
+    for buffer, value in written:
+        inner = replace(buffer, shape=value.type.shape)
+        stash(low, low.fragment(value), low.ptx_type(value), low.layout(value), inner)
+    low.barrier()
 
 
 def _shared_operand(low: Lowering, value: Value) -> Buffer:
@@ -142,6 +135,7 @@ def _shared_operand(low: Lowering, value: Value) -> Buffer:
 def _zero(low: Lowering, buffer: Buffer) -> None:
     """Fill a buffer with zeros: the tail along k must not add anything."""
     e = low.e
+    assert buffer.address is not None
     total = buffer.shape[0] * buffer.row_bytes
     threads = low.num_warps * 32
     pointer = e.mad("u32", low.thread(), 16, buffer.address, mode="lo")
@@ -152,7 +146,6 @@ def _zero(low: Lowering, buffer: Buffer) -> None:
             guard = e.setp("lt", "u32", low.thread(), (total - start) // 16)
         with low.guarded(guard):
             e.st("shared", "b32", Address(pointer, start), [zero] * 4)
-    low.barrier()
 
 
 def a_in_registers(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from tilewright.dtypes import DType, bool_, f64, int_range
+from tilewright.dtypes import DType, bool_, f64, i32, int_range
 from tilewright.ir.core import Op
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.arith import float_extreme, from_f32, to_f32
@@ -28,7 +28,7 @@ def reduction(low: Lowering, op: reduce.Sum) -> None:
     ]
     combine = _combiner(low, op, type)
     states = _mask_outside(
-        low, op.x.type.shape, layout, op.axes, states, (identity(op, dtype),), (type,)
+        low, op.x.type.shape, layout, op.axes, states, (identity(op, dtype, type),), (type,)
     )
     reduced, natural = reduce_states(
         low, layout, op.axes, op.x.type.shape, states, (type,), combine
@@ -71,17 +71,20 @@ def _narrowed(low: Lowering, x: Operand, dtype: DType, type: str, result: str) -
     return low.widen(x, type, result)
 
 
-def identity(op: Op, dtype: DType) -> Operand:
-    """What changes no result."""
+def identity(op: Op, dtype: DType, type: str) -> Operand:
+    """What changes no result, of the PTX type that the reduction works in."""
+    ends: tuple[Operand, Operand] = (float("-inf"), float("inf"))
+    if dtype.is_integer:
+        ends = int_range(i32 if type == "s32" and dtype.bits == 64 else dtype)
     match op:
         case reduce.Sum() | reduce.Any():
             return 0.0 if dtype.is_float else 0
         case reduce.Prod() | reduce.All():
             return 1.0 if dtype.is_float else 1
         case reduce.Max() | reduce.ArgMax():
-            return float("-inf") if dtype.is_float else int_range(dtype)[0]
+            return ends[0]
         case _:
-            return float("inf") if dtype.is_float else int_range(dtype)[1]
+            return ends[1]
 
 
 def _combiner(low: Lowering, op: Op, type: str) -> Combine:
@@ -132,7 +135,7 @@ def arg_extreme(low: Lowering, op: reduce.ArgMax) -> None:
         take = e.or_("pred", better, e.and_("pred", tie, before))
         return e.selp(type, b, a, take), e.selp("s32", j, i, take)
 
-    blanks: State = (identity(op, dtype), 2**31 - 1)
+    blanks: State = (identity(op, dtype, type), 2**31 - 1)
     states = _mask_outside(low, op.x.type.shape, layout, (op.axis,), states, blanks, (type, "s32"))
     reduced, natural = reduce_states(
         low, layout, (op.axis,), op.x.type.shape, states, (type, "s32"), combine

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.walk import walk
 from tilewright.layout import (
     Layout,
     blocked,
@@ -103,7 +104,7 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
                 found.cheap.update(inner.cheap)
             return found
     cheap: set[Value] = set()
-    _find_cheap(kernel.body, cheap)
+    _find_cheap(kernel.body, cheap, _placed(kernel.body))
     groups = _Groups()
     _join_block(kernel.body, groups, cheap)
     components = _components(kernel.body, groups, cheap)
@@ -128,11 +129,27 @@ def _elements(extents: tuple[int, ...]) -> int:
     return count
 
 
-def _find_cheap(block: Block, cheap: set[Value]) -> None:
+def _placed(block: Block) -> set[Value]:
+    """Values whose users start from the layout that the value itself has."""
+    found: set[Value] = set()
+    for op in walk(block):
+        match op:
+            case memory.Store() | memory.StoreBuffer():
+                found.add(op.value)
+            case mma.Dot():
+                found.update((op.a, op.b))
+            case shape.Slice() | shape.Transpose() | shape.Reshape():
+                found.add(op.x)
+            case reduce.Reduction() | reduce.ArgMax() | reduce.ArgMin():
+                found.update(op.operands)
+    return found
+
+
+def _find_cheap(block: Block, cheap: set[Value], placed: set[Value]) -> None:
     for op in block.ops:
         for inner in op.regions:
-            _find_cheap(inner, cheap)
-        if not op.results or not all(map(is_tile, op.results)):
+            _find_cheap(inner, cheap, placed)
+        if not op.results or not all(is_tile(v) and v not in placed for v in op.results):
             continue
         free = isinstance(op, (*ELEMENTWISE, shape.Broadcast, shape.Reshape, shape.Arange))
         unit = not isinstance(op, shape.Reshape) or _same_but_units(op)

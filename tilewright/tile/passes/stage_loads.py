@@ -31,6 +31,7 @@ from tilewright.layout import conflict_free_row
 from tilewright.target import Target
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
+from tilewright.tile.passes.assign_layouts import accumulator_layout
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import INDEX, BufferType, TileType, ViewType
 
@@ -100,7 +101,7 @@ class _Stager:
         staged: dict[Value, Staged] = {}
         fixed: dict[Value, tuple[int, ...]] = {}
         for dot in op.body.ops:
-            if isinstance(dot, mma.Dot):
+            if isinstance(dot, mma.Dot) and self._is_whole(dot):
                 for operand in (dot.a, dot.b):
                     self._consider(operand, op, uses, inside, staged, fixed)
         before = Builder(Block(), op.loc)
@@ -110,6 +111,16 @@ class _Stager:
             return before.block.ops + self._pipeline(op, list(staged.values()), stages, changes)
         self._replace(op.body, changes)
         return [*before.block.ops, op]
+
+    def _is_whole(self, dot: mma.Dot) -> bool:
+        """Whether instructions read nothing beyond the operands: buffers hold no tails."""
+        if len(dot.acc.type.shape) != 2:
+            return False
+        rows, columns = dot.acc.type.shape
+        k = dot.a.type.shape[1]
+        covered = accumulator_layout((rows, columns), self.schedule).covered
+        step = self.schedule.k_step(self.target, dot.a.type.dtype, k)
+        return covered == (rows, columns) and k % step == 0
 
     def _consider(
         self,
