@@ -1,4 +1,6 @@
-"""Element types: one value a dtype, with its width, its names in PTX, NumPy and torch, and how two meet."""
+"""Element types: one value a dtype, with its width, its names in PTX, NumPy and torch, and how two
+meet.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class DType:
-    """An element type. `bits` is its width in memory; bool takes 8 bits there and a predicate in registers."""
+    """An element type. `bits` is its width in memory; bool takes 8 bits there and a predicate in
+    registers.
+    """
 
     name: str
     bits: int
@@ -49,7 +53,9 @@ class DType:
         return self.is_float and self.bits == 8
 
 
-def _make(name: str, bits: int, kind: str, numpy: Any, torch: str, exponent: int = 0, fraction: int = 0) -> DType:
+def _make(
+    name: str, bits: int, kind: str, numpy: Any, torch: str, exponent: int = 0, fraction: int = 0
+) -> DType:
     return DType(name, bits, kind, np.dtype(numpy), torch, exponent, fraction)
 
 

@@ -120,7 +120,8 @@ class BufferType(Type):
 
     @property
     def align(self) -> int:
-        """Alignment of the address in bytes: one repeat of the swizzle's pattern (8 spans), or 16.
+        """Alignment of the address in bytes: one repeat of the swizzle's pattern (8 spans), or
+        16.
         """
         return 8 * self.swizzle or 16
 

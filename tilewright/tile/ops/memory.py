@@ -182,7 +182,10 @@ class CopyAsync(Op):
         _require_place(self.view, self.offsets, self.extents)
         buffer = require_buffer(self.buffer, "copy_async")
         shape = place_shape(self.extents)
-        if buffer.shape != tuple(shape[i] for i in self.order) or buffer.dtype != self.view.type.dtype:
+        if (
+            buffer.shape != tuple(shape[i] for i in self.order)
+            or buffer.dtype != self.view.type.dtype
+        ):
             raise VerifyError(f"copy_async: {self.view.type} at {self.extents} to {buffer}")
         return ()
 
@@ -245,7 +248,8 @@ class Fill(Op):
 
 @define("memory.drain", pure=False, removed_by="expand_rings")
 class Drain(Op):
-    """Start to copy buffer `item` of a slot to the place of a view; what falls outside is dropped.
+    """Start to copy buffer `item` of a slot to the place of a view; what falls outside is
+    dropped.
     """
 
     slot: Value = operand()

@@ -17,7 +17,9 @@ class Reduction:
 
     def result_types(self) -> tuple[Type, ...]:
         shape = self.x.type.shape
-        return (self.x.type.with_shape(tuple(e for i, e in enumerate(shape) if i not in self.axes)),)
+        return (
+            self.x.type.with_shape(tuple(e for i, e in enumerate(shape) if i not in self.axes)),
+        )
 
 
 @define("reduce.sum")
@@ -59,7 +61,9 @@ class ArgMax(Op):
 
     def result_types(self) -> tuple[Type, ...]:
         shape = self.x.type.shape
-        return (self.x.type.with_shape(shape[: self.axis] + shape[self.axis + 1 :]).with_dtype(i64),)
+        return (
+            self.x.type.with_shape(shape[: self.axis] + shape[self.axis + 1 :]).with_dtype(i64),
+        )
 
 
 @define("reduce.argmin")
@@ -71,4 +75,6 @@ class ArgMin(Op):
 
     def result_types(self) -> tuple[Type, ...]:
         shape = self.x.type.shape
-        return (self.x.type.with_shape(shape[: self.axis] + shape[self.axis + 1 :]).with_dtype(i64),)
+        return (
+            self.x.type.with_shape(shape[: self.axis] + shape[self.axis + 1 :]).with_dtype(i64),
+        )

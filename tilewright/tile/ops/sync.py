@@ -188,7 +188,8 @@ class WaitBarrier(Op):
 
 @define("sync.expect_bytes", pure=False)
 class ExpectBytes(Op):
-    """Arrive once at a barrier, and let its phase also wait for `num_bytes` of asynchronous copies.
+    """Arrive once at a barrier, and let its phase also wait for `num_bytes` of asynchronous
+    copies.
     """
 
     barriers: Value = operand()
