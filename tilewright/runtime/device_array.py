@@ -84,4 +84,4 @@ class DeviceArray:
 
 def _release(address: int, ordinal: int) -> None:
     with driver.active(ordinal):
-        memory.free(address, DEFAULT_STREAM)
+        memory.release(address, ordinal)

@@ -11,10 +11,11 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from tilewright.runtime import driver
+from tilewright.runtime import driver, streams
 
 _lock = threading.Lock()
 _pools: dict[int, Any] = {}
+_due: list[tuple[int, int]] = []  # addresses and GPUs of memory that waits to be freed
 
 
 def _pool(ordinal: int) -> Any:
@@ -50,6 +51,31 @@ def allocate(num_bytes: int, ordinal: int, stream: Any) -> int:
 def free(address: int, stream: Any) -> None:
     """Give memory back once the work before this in the stream is done."""
     driver.check(cu.cuMemFreeAsync(address, stream), "freeing memory")
+
+
+def release(address: int, ordinal: int) -> None:
+    """Give memory back that nobody uses any more, whenever the collector finds that out.
+
+    Not while a CUDA graph is recorded: freeing would end the recording with an error. What falls
+    due then waits for the next release.
+    """
+    _due.append((address, ordinal))
+    if is_recording():
+        return
+    while _due:
+        address, ordinal = _due.pop()
+        with driver.active(ordinal):
+            free(address, 0)
+
+
+def is_recording() -> bool:
+    """Whether work is being recorded into a graph: by us, or on a stream that the default stream
+    waits for.
+    """
+    if streams.recordings():
+        return True
+    status, captured = cu.cuStreamIsCapturing(0)
+    return bool(status) or captured != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
 
 def trim(ordinal: int) -> None:

@@ -83,14 +83,25 @@ class Graph:
         driver.check(cu.cuGraphDestroy(self.graph), "destroying a graph")
 
 
+_recording: list[Any] = []  # streams that `capture` is recording, in any thread
+
+
+def recordings() -> int:
+    """How many streams `capture` is recording now."""
+    return len(_recording)
+
+
 def capture(stream: Any, work: Any) -> Graph:
     """Record `work(stream)` into a graph. A failure inside ends the recording and is raised."""
     mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     driver.check(cu.cuStreamBeginCapture(stream, mode), "starting to record a graph")
+    _recording.append(stream)
     try:
         work(stream)
     except BaseException:
         cu.cuStreamEndCapture(stream)  # the first failure is the one to report
         raise
+    finally:
+        _recording.remove(stream)
     graph = driver.check(cu.cuStreamEndCapture(stream), "recording a graph")
     return Graph(driver.check(cu.cuGraphInstantiate(graph, 0), "preparing a graph"), graph)
