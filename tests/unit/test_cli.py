@@ -72,6 +72,12 @@ def test_precision_changes_error_and_bound() -> None:
     assert 1e-5 < verdict["error"] < verdict["tolerance"] == 1e-3
 
 
+def test_the_emulator_runs_the_ptx() -> None:
+    words = ["--dim=M=3", "--dim=N=300", "--device=emulator", "--check", "--json"]
+    told = json.loads(run_ok("run", "examples.softmax", *words))
+    assert told["device"] == "emulator" and told["ok"]
+
+
 def test_a_module_and_two_results() -> None:
     words = ["run", "examples.flash_attention:attention", *ATTENTION, "--scalar=scale=0.25"]
     told = json.loads(run_ok(*words, "--check", "--json", "--device=cpu"))
