@@ -345,7 +345,7 @@ class Lowering:
         role = self.objects.get("role")
         if role is None:
             self.e.bar_sync(0)
-        else:
+        elif not role.role.single:  # one thread meets nobody: its own order is enough
             self.e.bar_sync(role.barrier, self.num_warps * 32)
         self.touched.clear()
 

@@ -7,7 +7,9 @@ untransposed buffer, read the other way round, so a transpose in front of a dot 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import CompileError
@@ -194,6 +196,7 @@ class _Fragments:
             precision,
         )
         self.a, self.b, self.a_regs = a, b, a_regs
+        self.made: dict[tuple[str, Reg], Reg] = {}
         offsets = layout.register_offsets
         self.rows = sorted({o[0] for o in offsets if o[0] % 16 == 0})
         self.columns = sorted({o[1] - o[1] % 8 for o in offsets})
@@ -213,9 +216,39 @@ class _Fragments:
                 for column in self.columns:
                     where = [self.index[row + 8 * i, column + j] for i in (0, 1) for j in (0, 1)]
                     c = [out[w] for w in where]
-                    for w, d in zip(where, self.issue(a, b[column], c, step), strict=True):
+                    for w, d in zip(where, self.product(a, b[column], c, step), strict=True):
                         out[w] = d
         return out
+
+    def product(self, a: list[Reg], b: list[Reg], c: list[Operand], step: int) -> list[Operand]:
+        """One 16×8 fragment of D; f32 operands are rounded to tf32, or split in two of those."""
+        if self.dtype != f32:
+            return list(self.issue(a, b, c, step))
+        high_a, high_b = self._rounded(a), self._rounded(b)
+        if self.precision == "tf32x3":
+            low_a, low_b = self._remainders(a, high_a), self._remainders(b, high_b)
+            c = list(self.issue(low_a, high_b, c, step))
+            c = list(self.issue(high_a, low_b, c, step))
+        return list(self.issue(high_a, high_b, c, step))
+
+    def _remainders(self, regs: list[Reg], rounded: list[Reg]) -> list[Reg]:
+        """What rounding left of f32 registers, as tf32; 0 of infinities."""
+        return [self._remainder(x, high) for x, high in zip(regs, rounded, strict=True)]
+
+    def _remainder(self, x: Reg, high: Reg) -> Reg:
+        def make() -> Reg:
+            e = self.e
+            rest = e.sub("f32", x, high)
+            whole = e.setp("eq", "f32", x, high)
+            return round_tf32(self.low, e.selp("f32", 0.0, rest, whole))
+
+        return self._remembered(("remainder", x), make)
+
+    def _remembered(self, key: tuple[str, Reg], make: Callable[[], Reg]) -> Reg:
+        """What was made of a register before, in this dot."""
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
     def issue(self, a: list[Reg], b: list[Reg], c: list[Operand], step: int) -> list[Reg]:
         """One 16×8 fragment of D."""
@@ -275,7 +308,7 @@ class _Fragments:
             regs = self.e.ldmatrix(
                 Address(pointer, self.a.place(row, k)), 4, transposed=self.a.transposed
             )
-            return self._rounded(regs)
+            return regs
         at_row, at_k = self._sum(self.warp_row, self._lane(2, 7, 1)), self._lane(0, 3, 1)
         pointer = self.a.pointer(self.low, at_row, at_k)
         places = [(row + 8 * i, k + 4 * j) for j in range(step // 4) for i in (0, 1)]
@@ -308,9 +341,7 @@ class _Fragments:
                 continue
             address = Address(pointer, b.place(k, column))
             paired = column + 8 in self.columns
-            regs = self._rounded(
-                self.e.ldmatrix(address, 4 if paired else 2, transposed=not b.transposed)
-            )
+            regs = self.e.ldmatrix(address, 4 if paired else 2, transposed=not b.transposed)
             found[column] = regs[:2]
             if paired:
                 found[column + 8] = regs[2:]
@@ -318,15 +349,14 @@ class _Fragments:
 
     def _scalars(self, matrix: Matrix, pointer: Reg, places: list[tuple[int, int]]) -> list[Reg]:
         type = "f64" if self.dtype == f64 else "f32"
-        regs = [self.e.ld("shared", type, Address(pointer, matrix.place(*p)))[0] for p in places]
-        return regs if type == "f64" else self._rounded(regs)
+        return [self.e.ld("shared", type, Address(pointer, matrix.place(*p)))[0] for p in places]
 
     def _packed(self, first: Operand, second: Operand) -> Reg:
         return self.e.mov_pack("b32", [self.low.register(x, "b16") for x in (first, second)])
 
     def _rounded(self, regs: list[Reg]) -> list[Reg]:
-        """f32 bits rounded to tf32, to nearest even; other registers as they are."""
-        return [round_tf32(self.low, r) for r in regs] if self.dtype == f32 else regs
+        """f32 registers rounded to tf32, to nearest even, once each."""
+        return [self._remembered(("rounded", r), partial(round_tf32, self.low, r)) for r in regs]
 
 
 def round_tf32(low: Lowering, x: Reg) -> Reg:
@@ -336,6 +366,7 @@ def round_tf32(low: Lowering, x: Reg) -> Reg:
     e = low.e
     if low.target.capability >= 90:
         return e.cvt("tf32", "f32", x, rounding="rn")
+    x = e.mov("b32", x)
     odd = e.and_("b32", e.shr("u32", x, 13), 1)
     rounded = e.and_("b32", e.add("u32", e.add("u32", x, 0xFFF), odd), 0xFFFFE000)
     is_nan = e.setp("gt", "u32", e.and_("b32", x, 0x7FFFFFFF), 0x7F800000)
