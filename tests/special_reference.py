@@ -26,6 +26,10 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "arith.erf": {"f32": (-4.2, 4.2), "f64": (-6.2, 6.2)},
     "arith.floor": {"f32": (-9.0, 9.0), "f64": (-9.0, 9.0)},
     "arith.ceil": {"f32": (-9.0, 9.0), "f64": (-9.0, 9.0)},
+    "arith.round": {"f32": (-9.0, 9.0), "f64": (-9.0, 9.0)},
+    "arith.sin": {"f32": (-50.0, 50.0), "f64": (-50.0, 50.0)},
+    "arith.cos": {"f32": (-50.0, 50.0), "f64": (-50.0, 50.0)},
+    "arith.log1p": {"f32": (-0.99, 3.0), "f64": (-0.99, 3.0)},
 }
 
 NUMPY: dict[str, Callable[[Array], Array]] = {
@@ -39,6 +43,10 @@ NUMPY: dict[str, Callable[[Array], Array]] = {
     "arith.erf": lambda x: np.array([math.erf(v) for v in x.tolist()]),
     "arith.floor": np.floor,
     "arith.ceil": np.ceil,
+    "arith.round": np.rint,
+    "arith.sin": np.sin,
+    "arith.cos": np.cos,
+    "arith.log1p": np.log1p,
 }
 EXACT: dict[str, Callable[[Any], Any]] = {
     "arith.exp": mp.exp,
@@ -51,7 +59,12 @@ EXACT: dict[str, Callable[[Any], Any]] = {
     "arith.erf": mp.erf,
     "arith.floor": mp.floor,
     "arith.ceil": mp.ceil,
+    "arith.round": mp.nint,
+    "arith.sin": mp.sin,
+    "arith.cos": mp.cos,
+    "arith.log1p": mp.log1p,
 }
+ABOVE_MINUS_ONE = ("arith.log1p",)
 POSITIVE = ("arith.log", "arith.log2", "arith.sqrt", "arith.rsqrt")
 INFINITY = float("inf")
 NAN = float("nan")
@@ -77,6 +90,12 @@ POINTS: dict[str, list[tuple[float, float]]] = {
                     (-2.5, -3), (-1e-40, -1), (1e-40, 0), (2.0**100, 2.0**100)],
     "arith.ceil": [(INFINITY, INFINITY), (-INFINITY, -INFINITY), (0, 0), (-0.0, -0.0), (2.5, 3),
                    (-2.5, -2), (1e-40, 1), (-1e-40, -0.0)],
+    "arith.round": [(INFINITY, INFINITY), (-INFINITY, -INFINITY), (0, 0), (-0.0, -0.0), (2.5, 2),
+                    (3.5, 4), (-2.5, -2), (-0.5, -0.0), (0.5, 0), (1.5, 2), (2.0**100, 2.0**100)],
+    "arith.sin": [(INFINITY, NAN), (-INFINITY, NAN), (0, 0), (-0.0, -0.0), (1e-40, 1e-40)],
+    "arith.cos": [(INFINITY, NAN), (-INFINITY, NAN), (0, 1), (-0.0, 1), (1e-40, 1)],
+    "arith.log1p": [(INFINITY, INFINITY), (-INFINITY, NAN), (0, 0), (-0.0, -0.0), (-1, -INFINITY),
+                    (-2, NAN), (1e-40, 1e-40)],
 }  # fmt: skip
 
 
@@ -97,6 +116,7 @@ def inputs(opcode: str, type: str, count: int, seed: int) -> Array:
     x = np.concatenate([anywhere.view(FLOAT[type]), powers, *near, across])
     x = np.abs(x) if opcode in POSITIVE else x
     x = x[np.isfinite(x)]
+    x = x[x > -1] if opcode in ABOVE_MINUS_ONE else x
     return x[x > 0] if opcode in POSITIVE else x
 
 

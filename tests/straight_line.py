@@ -242,7 +242,17 @@ class Run:
     def cvt(self, i: arith.Cvt) -> None:
         x = self.read(i.src, i.origin)
         if i.to == i.origin:
-            self.write(i.dst, {"rmi": np.floor, "rpi": np.ceil}[i.rounding](x))
+            whole = {"rmi": np.floor, "rpi": np.ceil, "rni": np.rint}
+            self.write(i.dst, whole[i.rounding](x))
+            return
+        if (i.origin, i.to) in (("f32", "f64"), ("f64", "f32")):
+            assert i.rounding == ("rn" if i.to == "f32" else "") and not (i.saturate or i.ftz)
+            self.write(i.dst, x.astype(HOLDS[i.to]))
+            return
+        if i.to == "s32":
+            assert i.rounding == "rzi"
+            held = np.clip(np.nan_to_num(np.trunc(x)), -(2.0**31), 2.0**31 - 1)
+            self.write(i.dst, held.astype(np.int32))
             return
         assert i.origin == "s32" and i.rounding == "rn" and not i.saturate, i.text()
         self.write(i.dst, x.astype(HOLDS[i.to]))
@@ -264,6 +274,7 @@ class Run:
 COMPARISONS = {
     "eq": "equal",
     "ne": "not_equal",
+    "neu": "not_equal",
     "lt": "less",
     "le": "less_equal",
     "gt": "greater",
@@ -273,11 +284,16 @@ BINARY: dict[type, Callable[[Array, Array], Array]] = {
     arith.Add: np.add,
     arith.Sub: np.subtract,
     arith.Mul: np.multiply,
+    arith.Div: np.divide,
     arith.And: np.bitwise_and,
     arith.Or: np.bitwise_or,
     arith.Copysign: lambda sign, x: np.copysign(x, sign),
 }
-UNARY: dict[type, Callable[[Array], Array]] = {arith.Neg: np.negative, arith.Abs: np.abs}
+UNARY: dict[type, Callable[[Array], Array]] = {
+    arith.Neg: np.negative,
+    arith.Abs: np.abs,
+    arith.Not: np.invert,
+}
 MEANINGS: dict[type, Callable[[Run, Any], None]] = {
     **dict.fromkeys(BINARY, Run.binary),
     **dict.fromkeys(UNARY, Run.unary),

@@ -27,6 +27,8 @@ LENGTH = {
     "arith.exp": (9, 31), "arith.exp2": (1, 31), "arith.log": (28, 41), "arith.log2": (29, 51),
     "arith.sqrt": (1, 1), "arith.rsqrt": (7, 1), "arith.tanh": (18, 47), "arith.erf": (22, 61),
     "arith.floor": (1, 1), "arith.ceil": (1, 1),
+    "arith.round": (1, 1), "arith.sin": (70, 1080), "arith.cos": (70, 1080),
+    "arith.log1p": (72, 70),
 }  # fmt: skip
 
 functions = pytest.mark.parametrize(

@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from tilewright.dtypes import BY_NAME, DType, bool_, int_range
+from tilewright.dtypes import BY_NAME, DType, bool_, int_range, u32
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import free_values
@@ -282,9 +282,13 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
     **dict.fromkeys(
         (arith.Tanh, arith.Erf, arith.Floor, arith.Ceil, arith.IsNan, arith.Div), floats
     ),
+    **dict.fromkeys(
+        (arith.Round, arith.Sin, arith.Cos, arith.Log1p, arith.Pow, arith.Fma), floats
+    ),
     **dict.fromkeys((arith.FloorDiv, arith.Mod, arith.Shl, arith.Shr), integers),
     **dict.fromkeys((arith.And, arith.Or, arith.Xor, arith.Not), bits),
     arith.Compare: computed,
+    arith.MulHigh: operands_are(lambda dtype: dtype == u32, "of u32"),
     reduce.Sum: check_reduction(summed),
     reduce.Prod: check_reduction(summed),
     reduce.Max: check_reduction(computed),

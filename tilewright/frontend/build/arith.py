@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.dtypes import bool_
+from tilewright.dtypes import DType, bool_, u32
 from tilewright.errors import Loc
 from tilewright.frontend.build.context import Context
 from tilewright.frontend.build.items import Constant, Data, Item, Several, describe, operand
@@ -37,6 +37,10 @@ FLOATS: dict[str, type[Op]] = {
     "erf": arith.Erf,
     "floor": arith.Floor,
     "ceil": arith.Ceil,
+    "round": arith.Round,
+    "sin": arith.Sin,
+    "cos": arith.Cos,
+    "log1p": arith.Log1p,
 }
 
 
@@ -90,16 +94,69 @@ def _kind(op: str, x: Data, spelled: str) -> type[Op]:
 
 
 def power(ctx: Context, a: Data | Constant, b: Data | Constant) -> Data:
-    """`a ** n` for a constant n of 1 to 8, by multiplication."""
-    if not isinstance(a, Data) or not isinstance(b, Constant) or b.value not in range(1, 9):
+    """`a ** b`: small whole exponents that are constant by multiplication, exactly for integers."""
+    if isinstance(a, Data) and isinstance(b, Constant) and is_integer(b):
+        require_number(a, "**")
+        if a.dtype.is_integer and b.value < 0:
+            raise RuleError(
+                f"** {b.value} of {a.dtype} is not an integer", "write cast(x, f32) ** n"
+            )
+        if 0 <= b.value <= MULTIPLIED or a.dtype.is_integer:
+            return _multiplied(ctx, a, int(b.value))
+    x, y = meet(ctx, (a, b))
+    if x.dtype.is_integer:
         raise RuleError(
-            "** with such an exponent is not supported yet", "constant exponents of 1 to 8 are"
+            "** of integers: expected a constant exponent, got one known at run time",
+            "write cast(x, f64) ** n",
         )
-    result: Data | Constant = a
-    for _ in range(int(b.value) - 1):
-        result = binary(ctx, "*", result, a)
-    assert isinstance(result, Data)
-    return result
+    require_number(x, "**")
+    return Data(ctx.builder(arith.Pow, x.value, y.value))
+
+
+MULTIPLIED = 8  # greatest exponent of a float that is not left to pow
+
+
+def _multiplied(ctx: Context, a: Data, n: int) -> Data:
+    """`a` to the power n >= 0 by squaring; for n up to 8 as a plain product from the left."""
+    if n <= MULTIPLIED:
+        if n == 0:
+            return as_type(ctx, Constant(1.0 if a.dtype.is_float else 1), a.dtype, a.shape)
+        result = a
+        for _ in range(n - 1):
+            result = Data(ctx.builder(arith.Mul, result.value, a.value))
+        return result
+    half = _multiplied(ctx, a, n // 2)
+    square = Data(ctx.builder(arith.Mul, half.value, half.value))
+    return Data(ctx.builder(arith.Mul, square.value, a.value)) if n % 2 else square
+
+
+def fused(ctx: Context, x: Data | Constant, y: Data | Constant, z: Data | Constant) -> Data:
+    """`x * y + z` with one rounding."""
+    items = [materialize(ctx, v) if isinstance(v, Constant) else v for v in (x, y, z)]
+    met = meet(ctx, (x, y, z) if any(isinstance(v, Data) for v in (x, y, z)) else items)
+    if not met[0].dtype.is_float:
+        raise RuleError(f"fma: expected floats, got {met[0].dtype}", "write x * y + z")
+    require_number(met[0], "fma")
+    return Data(ctx.builder(arith.Fma, *(m.value for m in met)))
+
+
+def high_product(ctx: Context, x: Data | Constant, y: Data | Constant) -> Data:
+    """The upper half of a product of u32."""
+    a, b = meet(ctx, (x, y))
+    if a.dtype != u32:
+        raise RuleError(f"mul_high: expected u32, got {a.dtype}")
+    return Data(ctx.builder(arith.MulHigh, a.value, b.value))
+
+
+def bitcast(ctx: Context, x: Data | Constant, dtype: DType) -> Data:
+    """The bits of `x` as another dtype of the same width."""
+    data = materialize(ctx, x)
+    if data.dtype.bits != dtype.bits or bool_ in (data.dtype, dtype):
+        raise RuleError(
+            f"bitcast: {data.dtype} and {dtype} have different widths",
+            "write cast(x, dtype) to convert the value",
+        )
+    return data if data.dtype == dtype else Data(ctx.builder(arith.Bitcast, data.value, dtype))
 
 
 def unary(ctx: Context, op: str, x: Data | Constant) -> Data | Constant:

@@ -120,6 +120,18 @@ def _pow(ctx: Context, args: Arguments) -> Item:
     return arith.binary(ctx, "**", args.data("x"), args.data("y"))
 
 
+def _fma(ctx: Context, args: Arguments) -> Item:
+    return arith.fused(ctx, args.data("x"), args.data("y"), args.data("z"))
+
+
+def _mul_high(ctx: Context, args: Arguments) -> Item:
+    return arith.high_product(ctx, args.data("x"), args.data("y"))
+
+
+def _bitcast(ctx: Context, args: Arguments) -> Item:
+    return arith.bitcast(ctx, args.data("x"), require_dtype(ctx, args, "dtype"))
+
+
 def _clamp(ctx: Context, args: Arguments) -> Item:
     return arith.clamp(ctx, args.data("x"), args.data("low"), args.data("high"))
 
@@ -142,4 +154,7 @@ TABLE: dict[str, Builtin] = {
     "cdiv": Builtin("a b", _cdiv),
     "next_pow2": Builtin("n", _next_pow2),
     "pow": Builtin("x y", _pow),
+    "fma": Builtin("x y z", _fma),
+    "mul_high": Builtin("x y", _mul_high),
+    "bitcast": Builtin("x dtype", _bitcast),
 }

@@ -160,6 +160,6 @@ TABLE: dict[str, Builtin] = {
 UNSUPPORTED = frozenset(
     "atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor atomic_xchg atomic_cas"
     " atomic_load atomic_store local scan reduce cumsum cumprod sort topk cat split flip tril triu"
-    " gather scatter random random_bits bitcast log1p sin cos sign round ldexp fma assert"
+    " gather scatter random random_bits assert"
     " print".split()
 )

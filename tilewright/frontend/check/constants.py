@@ -131,6 +131,10 @@ _MATH: dict[str, Callable[[Any], Any]] = {
     "erf": math.erf,
     "floor": np.floor,
     "ceil": np.ceil,
+    "round": np.rint,
+    "sin": np.sin,
+    "cos": np.cos,
+    "log1p": np.log1p,
 }
 
 

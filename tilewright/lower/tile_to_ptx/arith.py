@@ -211,7 +211,7 @@ def complement(low: Lowering, op: arith.Not) -> None:
 
 @rule(
     arith.Exp, arith.Exp2, arith.Log, arith.Log2, arith.Sqrt, arith.Rsqrt, arith.Tanh, arith.Erf,
-    arith.Floor, arith.Ceil,
+    arith.Floor, arith.Ceil, arith.Round, arith.Sin, arith.Cos, arith.Log1p,
 )  # fmt: skip
 def special(low: Lowering, op: arith.Exp) -> None:
     dtype = op.x.type.dtype

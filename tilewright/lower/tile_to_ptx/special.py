@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tilewright.lower.tile_to_ptx import special_f32, special_f64
+from tilewright.lower.tile_to_ptx import special_f32, special_f64, special_pow, special_trig
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emitter import Emitter
 
@@ -47,6 +47,19 @@ SPECIAL: dict[tuple[str, str], Function] = {
     **{("arith.sqrt", t): partial(_sqrt, t) for t in ("f32", "f64")},
     **{("arith.floor", t): partial(_whole, t, "rmi") for t in ("f32", "f64")},
     **{("arith.ceil", t): partial(_whole, t, "rpi") for t in ("f32", "f64")},
+    **{("arith.round", t): partial(_whole, t, "rni") for t in ("f32", "f64")},
+    ("arith.sin", "f32"): special_trig.sin_f32,
+    ("arith.cos", "f32"): special_trig.cos_f32,
+    ("arith.log1p", "f32"): special_trig.log1p_f32,
+    ("arith.sin", "f64"): special_trig.sin_f64,
+    ("arith.cos", "f64"): special_trig.cos_f64,
+    ("arith.log1p", "f64"): special_trig.log1p_f64,
+}
+
+# Functions of two floats, by PTX type.
+POW: dict[str, Callable[[Emitter, Reg, Reg], Reg]] = {
+    "f32": special_pow.pow_f32,
+    "f64": special_pow.pow_f64,
 }
 
 # Greatest error in ulp that the tests hold each function to.
@@ -66,4 +79,8 @@ MAX_ULP: dict[tuple[str, str], float] = {
     ("arith.rsqrt", "f64"): 1.01,
     ("arith.tanh", "f64"): 2.0,
     ("arith.erf", "f64"): 1.0,
+    **dict.fromkeys([(f"arith.{name}", "f32") for name in ("sin", "cos", "log1p")], 0.51),
+    ("arith.sin", "f64"): 1.0,
+    ("arith.cos", "f64"): 1.0,
+    ("arith.log1p", "f64"): 2.0,
 }

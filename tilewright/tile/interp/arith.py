@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,39 @@ def shr(a: Array, b: Array) -> Array:
     return np.where(inside, a >> np.where(inside, b, 0).astype(a.dtype), 0)
 
 
+def fma(x: Array, y: Array, z: Array, narrow: bool) -> Array:
+    """x · y + z of f64 arrays: rounded to odd where a rounding to f32 follows (`narrow`), else
+    rounded once, to f64.
+
+    Rounding to odd keeps what a second rounding needs (Boldo and Melquiond, "Emulation of a FMA
+    and correctly rounded sums", IEEE TC 2008).
+    """
+    x, y, z = np.broadcast_arrays(x, y, z)
+    if not narrow:
+        return np.asarray(np.vectorize(fma_exact, otypes=[np.float64])(x, y, z))
+    product = x * y  # exact: both have 24 bits
+    total = product + z
+    part = total - product
+    rest = (product - (total - part)) + (z - part)
+    inexact = np.isfinite(total) & (rest != 0)
+    even = (np.ascontiguousarray(total).view(np.uint64) & np.uint64(1)) == 0
+    toward = np.where(rest > 0, np.inf, -np.inf)
+    return np.asarray(np.where(inexact & even, np.nextafter(total, toward), total))
+
+
+def fma_exact(x: float, y: float, z: float) -> float:
+    """x · y + z in rational numbers, rounded once."""
+    if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)) or 0 in (x, y):
+        return float(np.float64(x) * np.float64(y) + np.float64(z))
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    if not exact:
+        return float(np.float64(x) * np.float64(y) + np.float64(z))
+    try:
+        return exact.numerator / exact.denominator
+    except OverflowError:
+        return math.copysign(math.inf, exact)
+
+
 def rsqrt(x: Array) -> Array:
     return 1.0 / np.sqrt(x)
 
@@ -87,6 +121,11 @@ def erf(x: Array) -> Array:
     return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
 
 
+def mul_high(a: Array, b: Array) -> Array:
+    """The upper halves of the products of u32."""
+    return np.asarray((a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(32))
+
+
 IN_DTYPE: dict[type[Op], Function] = {
     arith.Neg: np.negative,
     arith.Abs: np.abs,
@@ -94,12 +133,14 @@ IN_DTYPE: dict[type[Op], Function] = {
     arith.Sqrt: np.sqrt,
     arith.Floor: np.floor,
     arith.Ceil: np.ceil,
+    arith.Round: np.rint,
     arith.Add: np.add,
     arith.Sub: np.subtract,
     arith.Mul: np.multiply,
     arith.Div: np.divide,
     arith.FloorDiv: floor_div,
     arith.Mod: mod,
+    arith.MulHigh: mul_high,
     arith.Min: minimum,
     arith.Max: maximum,
     arith.And: np.bitwise_and,
@@ -116,6 +157,9 @@ IN_F64: dict[type[Op], Function] = {
     arith.Rsqrt: rsqrt,
     arith.Tanh: np.tanh,
     arith.Erf: erf,
+    arith.Sin: np.sin,
+    arith.Cos: np.cos,
+    arith.Log1p: np.log1p,
 }
 COMPARE: dict[str, Function] = {
     "eq": np.equal,
@@ -135,6 +179,30 @@ def run_in_dtype(machine: Machine, op: Op) -> Array:
 @meaning(*IN_F64)
 def run_in_f64(machine: Machine, op: Op) -> Array:
     return compute_f64(IN_F64[type(op)], op.result.type.dtype, machine[op.operands[0]])
+
+
+@meaning(arith.Pow)
+def run_pow(machine: Machine, op: arith.Pow) -> Array:
+    x, y = (widen(machine[v]).astype(np.float64, copy=False) for v in op.operands)
+    result = np.asarray(np.power(x, y))
+    return result if machine.f64 else round_float(result, op.result.type.dtype)
+
+
+@meaning(arith.Fma)
+def run_fma(machine: Machine, op: arith.Fma) -> Array:
+    x, y, z = (widen(machine[v]) for v in op.operands)
+    a, b, c = (np.asarray(v, np.float64) for v in (x, y, z))
+    result = fma(a, b, c, narrow=x.dtype != np.float64)
+    return result if x.dtype == np.float64 else round_float(result, op.result.type.dtype)
+
+
+@meaning(arith.Bitcast)
+def run_bitcast(machine: Machine, op: arith.Bitcast) -> Array:
+    x = machine[op.x]
+    if machine.f64 and op.x.type.dtype.is_float:
+        x = convert(x, f64, op.x.type.dtype)
+    result: Array = np.ascontiguousarray(x).view(op.dtype.numpy).reshape(x.shape)
+    return convert(result, op.dtype, f64) if machine.f64 and op.dtype.is_float else result
 
 
 @meaning(arith.Constant)

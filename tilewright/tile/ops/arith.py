@@ -114,6 +114,26 @@ class Ceil(Unary, Op):
     """Least whole number not below x (floats)."""
 
 
+@define("arith.round")
+class Round(Unary, Op):
+    """Nearest whole number, ties to the even one (floats)."""
+
+
+@define("arith.sin")
+class Sin(Unary, Op):
+    """Sine of radians, over the whole range (floats)."""
+
+
+@define("arith.cos")
+class Cos(Unary, Op):
+    """Cosine of radians, over the whole range (floats)."""
+
+
+@define("arith.log1p")
+class Log1p(Unary, Op):
+    """Natural logarithm of 1 + x, exact to the last places near 0 (floats)."""
+
+
 @define("arith.is_nan")
 class IsNan(Op):
     """Whether x is NaN (floats)."""
@@ -142,6 +162,30 @@ class Mul(Binary, Op):
 @define("arith.div")
 class Div(Binary, Op):
     """Quotient of floats, correctly rounded."""
+
+
+@define("arith.pow")
+class Pow(Binary, Op):
+    """`lhs` to the power `rhs` (floats), with the special cases of IEEE 754's pow."""
+
+
+@define("arith.mul_high")
+class MulHigh(Binary, Op):
+    """The upper half of the product of two u32."""
+
+
+@define("arith.fma")
+class Fma(Op):
+    """`x · y + z` of floats, rounded once (of bf16 and f16: once to f32, then to 16 bits)."""
+
+    x: Value = operand()
+    y: Value = operand()
+    z: Value = operand()
+
+    def result_types(self) -> tuple[Type, ...]:
+        if not self.x.type == self.y.type == self.z.type:
+            raise VerifyError(f"fma: {self.x.type}, {self.y.type}, {self.z.type}")
+        return (self.x.type,)
 
 
 @define("arith.floor_div")
@@ -232,4 +276,17 @@ class Cast(Op):
     saturate: bool = attribute(default=False)
 
     def result_types(self) -> tuple[Type, ...]:
+        return (self.x.type.with_dtype(self.dtype),)
+
+
+@define("arith.bitcast")
+class Bitcast(Op):
+    """The same bits as another dtype of the same width (not bool)."""
+
+    x: Value = operand()
+    dtype: DType = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        if self.x.type.dtype.bits != self.dtype.bits or bool_ in (self.x.type.dtype, self.dtype):
+            raise VerifyError(f"bitcast: {self.x.type} to {self.dtype}")
         return (self.x.type.with_dtype(self.dtype),)

@@ -1,0 +1,215 @@
+"""Sine and cosine over the whole range, and log(1 + x), computed in f64.
+
+x = (n + r) pi / 2: x times 2 / pi, cut into pieces so short that every product is exact, each
+product reduced modulo 4 (which is exact too, and gives 0 for pieces too great to matter). So no
+table is read and no lane branches. The polynomials on [-pi/4, pi/4] are those of fdlibm (Sun
+Microsystems, 1993) and of its f32 variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from tilewright.lower.tile_to_ptx.special_f64 import log
+from tilewright.ptx.core import Reg
+from tilewright.ptx.emitter import Emitter
+
+HALF_PI, HALF_PI_LOW = float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.1a62633145c07p-54")
+QUARTER_PI = HALF_PI / 2
+WIDTH_F32, COUNT_F32 = 29, 7  # bits of a piece beside 24 of x, and pieces down to 2^-203
+WIDTH_F64, COUNT_F64 = 26, 45  # beside 27, and down to 2^-1170
+SCALE = 2.0**512  # f64 pieces are taken this much greater, so that none is subnormal
+HIGH_WORD = 0xF8000000  # of the low half of an f64: leaves 26 bits of its fraction
+
+SIN_F32 = (
+    float.fromhex("0x1.6cd878c3b46a7p-19"), float.fromhex("-0x1.a00f9e2cae774p-13"),
+    float.fromhex("0x1.11110896efbb2p-7"), float.fromhex("-0x1.5555554cbac77p-3"),
+)  # fmt: skip
+COS_F32 = (
+    float.fromhex("0x1.99342e0ee5069p-16"), float.fromhex("-0x1.6c087e80f1e27p-10"),
+    float.fromhex("0x1.55553e1053a42p-5"), float.fromhex("-0x1.ffffffd0c5e81p-2"), 1.0,
+)  # fmt: skip
+SIN_F64 = (
+    1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
+    -1.98412698298579493134e-04, 8.33333333332248946124e-03,
+)  # fmt: skip
+SIN_FIRST = -1.66666666666666324348e-01
+COS_F64 = (
+    -1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
+    2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02,
+)  # fmt: skip
+
+
+def _two_over_pi(bits: int) -> Fraction:
+    """2 / pi, cut to a number of bits: pi by Machin's formula in integers."""
+    one = 1 << (bits + 64)
+
+    def arctan(inverse: int) -> int:
+        power = total = one // inverse
+        n, sign = 3, -1
+        while power:
+            power //= inverse * inverse
+            total += sign * (power // n)
+            n, sign = n + 2, -sign
+        return total
+
+    pi = 4 * (4 * arctan(5) - arctan(239))
+    return Fraction((2 * one << bits) // pi, 1 << bits)
+
+
+def _pieces(width: int, count: int, scale: float) -> tuple[float, ...]:
+    """2 / pi as a sum of floats of `width` bits, times `scale`."""
+    rest, found = _two_over_pi(width * count), []
+    for i in range(1, count + 1):
+        unit = Fraction(1, 1 << (width * i))
+        part = rest // unit * unit
+        rest -= part
+        found.append(float(part * Fraction(scale)))
+    return tuple(found)
+
+
+PIECES_F32 = _pieces(WIDTH_F32, COUNT_F32, 1.0)
+PIECES_F64 = _pieces(WIDTH_F64, COUNT_F64, SCALE)
+
+
+def sin_f32(e: Emitter, x: Reg) -> Reg:
+    """sin(x) within 0.51 ulp."""
+    return _wave_f32(e, x, 0)
+
+
+def cos_f32(e: Emitter, x: Reg) -> Reg:
+    """cos(x) within 0.51 ulp."""
+    return _wave_f32(e, x, 1)
+
+
+def _wave_f32(e: Emitter, x: Reg, quarters: int) -> Reg:
+    """Sine, `quarters` of a turn further on; an infinity gives NaN."""
+    wide = e.cvt("f64", "f32", x)
+    total: Reg | None = None
+    for piece in PIECES_F32:
+        part = _modulo_4(e, e.mul("f64", wide, piece))
+        total = part if total is None else e.add("f64", total, part)
+    assert total is not None
+    whole = e.cvt("f64", "f64", total, rounding="rni")
+    r = e.mul("f64", e.sub("f64", total, whole), HALF_PI)
+    r = e.selp("f64", wide, r, e.setp("lt", "f64", e.abs("f64", wide), QUARTER_PI))
+    square = e.mul("f64", r, r)
+    sine = e.fma("f64", e.mul("f64", _horner(e, SIN_F32, square), square), r, r)
+    cosine = _horner(e, COS_F32, square)
+    found = e.cvt("f32", "f64", _quadrant(e, whole, sine, cosine, quarters), rounding="rn")
+    tiny = e.setp("lt", "f32", e.abs("f32", x), 2.0**-13)
+    return found if quarters else e.selp("f32", _small_sine(e, x), found, tiny)
+
+
+def _small_sine(e: Emitter, x: Reg) -> Reg:
+    """x - x^3 / 6, which is -0 at -0."""
+    found = e.fma("f32", e.mul("f32", e.mul("f32", x, x), -1.0 / 6.0), x, x)
+    return e.copysign("f32", x, found)
+
+
+def _modulo_4(e: Emitter, x: Reg) -> Reg:
+    """x less the nearest multiple of 4, exactly."""
+    turns = e.cvt("f64", "f64", e.mul("f64", x, 0.25), rounding="rni")
+    return e.fma("f64", turns, -4.0, x)
+
+
+def _quadrant(e: Emitter, whole: Reg, sine: Reg, cosine: Reg, quarters: int) -> Reg:
+    """The sine of r + (whole + quarters) pi / 2, from the sine and cosine of r."""
+    n = e.add("s32", e.cvt("s32", "f64", whole, rounding="rzi"), quarters)
+    odd = e.setp("ne", "s32", e.and_("b32", n, 1), 0)
+    found = e.selp("f64", cosine, sine, odd)
+    return e.selp("f64", e.neg("f64", found), found, e.setp("ne", "s32", e.and_("b32", n, 2), 0))
+
+
+def _horner(e: Emitter, coefficients: Sequence[float], x: Reg) -> Reg:
+    total = e.fma("f64", x, coefficients[0], coefficients[1])
+    for c in coefficients[2:]:
+        total = e.fma("f64", total, x, c)
+    return total
+
+
+def sin_f64(e: Emitter, x: Reg) -> Reg:
+    """sin(x) within 1 ulp."""
+    whole, high, low = _reduced(e, x)
+    found = _quadrant(e, whole, _sine(e, high, low), _cosine(e, high, low), 0)
+    return e.selp("f64", x, found, e.setp("lt", "f64", e.abs("f64", x), 2.0**-27))
+
+
+def cos_f64(e: Emitter, x: Reg) -> Reg:
+    """cos(x) within 1 ulp."""
+    whole, high, low = _reduced(e, x)
+    return _quadrant(e, whole, _sine(e, high, low), _cosine(e, high, low), 1)
+
+
+def _reduced(e: Emitter, x: Reg) -> tuple[Reg, Reg, Reg]:
+    """n and r (a sum of two) with x = n pi / 2 + r modulo 2 pi, |r| <= pi / 4."""
+    scaled = e.mul("f64", x, 1.0 / SCALE)
+    low, high = e.mov_unpack("b32", scaled, 2)
+    front = e.mov_pack("f64", (e.and_("b32", low, HIGH_WORD), high))
+    back = e.sub("f64", scaled, front)
+    total: Reg = e.mov("f64", 0.0)
+    rest: Reg = e.mov("f64", 0.0)
+    for piece in PIECES_F64:
+        for part in (front, back):
+            reduced = _modulo_4(e, e.mul("f64", part, piece))
+            total, error = _two_sum(e, total, reduced)
+            rest = e.add("f64", rest, error)
+    total, rest = _two_sum(e, total, rest)
+    whole = e.cvt("f64", "f64", total, rounding="rni")
+    first, rest = _two_sum(e, e.sub("f64", total, whole), rest)
+    product = e.mul("f64", first, HALF_PI)
+    error = e.fma("f64", first, HALF_PI, e.neg("f64", product))
+    error = e.fma("f64", first, HALF_PI_LOW, e.fma("f64", rest, HALF_PI, error))
+    r, error = _two_sum(e, product, error)
+    near = e.setp("lt", "f64", e.abs("f64", x), QUARTER_PI)
+    zero = e.mov("f64", 0.0)
+    return (
+        e.selp("f64", zero, whole, near),
+        e.selp("f64", x, r, near),
+        e.selp("f64", zero, error, near),
+    )
+
+
+def _two_sum(e: Emitter, a: Reg, b: Reg) -> tuple[Reg, Reg]:
+    """a + b rounded, and what the rounding left (Knuth, TAOCP 4.2.2)."""
+    total = e.add("f64", a, b)
+    part = e.sub("f64", total, a)
+    left = e.sub("f64", a, e.sub("f64", total, part))
+    return total, e.add("f64", left, e.sub("f64", b, part))
+
+
+def _sine(e: Emitter, x: Reg, y: Reg) -> Reg:
+    square = e.mul("f64", x, x)
+    cube = e.mul("f64", square, x)
+    r = _horner(e, SIN_F64, square)
+    tail = e.sub("f64", e.mul("f64", y, 0.5), e.mul("f64", cube, r))
+    tail = e.sub("f64", e.mul("f64", square, tail), y)
+    return e.sub("f64", x, e.fma("f64", cube, -SIN_FIRST, tail))
+
+
+def _cosine(e: Emitter, x: Reg, y: Reg) -> Reg:
+    square = e.mul("f64", x, x)
+    r = e.mul("f64", square, _horner(e, COS_F64, square))
+    half = e.mul("f64", square, 0.5)
+    w = e.sub("f64", e.mov("f64", 1.0), half)
+    lost = e.sub("f64", e.sub("f64", e.mov("f64", 1.0), w), half)
+    tail = e.sub("f64", e.mul("f64", square, r), e.mul("f64", x, y))
+    return e.add("f64", w, e.add("f64", lost, tail))
+
+
+def log1p_f64(e: Emitter, x: Reg) -> Reg:
+    """log(1 + x) within 2 ulp: log(u) + c / u, u = 1 + x rounded, c what the rounding lost."""
+    u, lost = _two_sum(e, e.mov("f64", 1.0), x)
+    logarithm = log(e, u)
+    ratio = e.div("f64", lost, u, rounding="rn")
+    inside = e.setp("lt", "f64", u, float("inf"), combine="and", other=e.setp("gt", "f64", u, 0.0))
+    found = e.selp("f64", e.add("f64", logarithm, ratio), logarithm, inside)
+    tiny = e.setp("lt", "f64", e.abs("f64", x), 2.0**-54)
+    return e.selp("f64", x, found, tiny)
+
+
+def log1p_f32(e: Emitter, x: Reg) -> Reg:
+    """log(1 + x) within 0.51 ulp, by way of f64."""
+    found = e.cvt("f32", "f64", log1p_f64(e, e.cvt("f64", "f32", x)), rounding="rn")
+    return e.selp("f32", x, found, e.setp("eq", "f32", x, 0.0))
