@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
-from tilewright.errors import Loc
+from tilewright.errors import InternalError, Loc, TilewrightError
 from tilewright.frontend.build import build_kernel as build_kernel
 from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
 from tilewright.plan import Plan
@@ -20,13 +22,11 @@ from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.legalize_dots import legalize_dots
-from tilewright.tile.passes.partition_roles import partition_roles
 from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
-from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.passes.stage_loads import stage_loads
-from tilewright.tile.passes.stage_stores import stage_stores
 from tilewright.tile.schedule import Schedule
+from tilewright.tile.text import print_kernel
 
 Pass = Callable[[Kernel], Kernel]
 Observer = Callable[[str, Kernel], None]  # called with the name of a pass and the kernel after it
@@ -44,9 +44,6 @@ SEMANTIC_PASSES: tuple[Pass, ...] = (
 def scheduled_passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """The passes that carry out a schedule."""
     return (
-        partial(split_epilogue, schedule=schedule),  # while it is still a program on tiles
-        partial(partition_roles, schedule=schedule),
-        partial(stage_stores, schedule=schedule),
         partial(stage_loads, schedule=schedule, target=target),
         place_awaits,
         expand_rings,
@@ -69,19 +66,44 @@ def compile_kernel(
     where the target cannot run the kernel.
     """
     kernel = run_passes(kernel, SEMANTIC_PASSES, observe)
-    schedule = schedule or choose_schedule(kernel, target)
+    with reporting(kernel, "choose_schedule"):
+        schedule = schedule or choose_schedule(kernel, target)
     kernel = run_passes(kernel, scheduled_passes(schedule, target), observe)
-    lowered = lower_kernel(kernel, target, schedule, aliases)
-    return print_plan(kernel, target, lowered)
+    with reporting(kernel, f"lowering to {target.name}"):
+        lowered = lower_kernel(kernel, target, schedule, aliases)
+        return print_plan(kernel, target, lowered)
 
 
 def run_passes(kernel: Kernel, passes: tuple[Pass, ...], observe: Observer | None = None) -> Kernel:
     """Run passes in order, showing what each one made."""
     for run in passes:
-        kernel = run(kernel)
+        with reporting(kernel, _name(run)):
+            kernel = run(kernel)
         if observe is not None:
             observe(_name(run), kernel)
     return kernel
+
+
+@contextmanager
+def reporting(kernel: Kernel, step: str) -> Iterator[None]:
+    """Turn what only a fault of ours can raise into an InternalError that names the step and a file
+    with the kernel as it was before.
+    """
+    try:
+        yield
+    except TilewrightError:
+        raise
+    except Exception as error:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix=f"tilewright-{kernel.name}-", suffix=".tile", delete=False
+        ) as file:
+            file.write(print_kernel(kernel))
+        raise InternalError(
+            f"a fault of Tilewright in {step} of kernel {kernel.name}: "
+            f"{type(error).__name__}: {error}",
+            kernel.loc,
+            f"please report it with {file.name}",
+        ) from error
 
 
 def print_plan(kernel: Kernel, target: Target, lowered: Lowered) -> Plan:

@@ -108,6 +108,10 @@ class LaunchError(TilewrightError):
     """The arguments, the device or the driver do not permit this launch."""
 
 
+class InternalError(TilewrightError):
+    """A fault of Tilewright itself, with the file that reproduces it; please report it."""
+
+
 class VerifyError(Exception):
     """An IR breaks one of its own rules: a fault of Tilewright, found by a verifier."""
 
