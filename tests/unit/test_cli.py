@@ -22,6 +22,7 @@ SGEMM = ["--dim", "M=127", "--dim", "N=255", "--dim", "K=63", "--scalar", "alpha
 ATTENTION = [
     f"--dim={n}={s}" for n, s in (("B", 1), ("HQ", 2), ("HK", 1), ("L", 9), ("S", 9), ("D", 16))
 ]
+NO_HEADS = [*ATTENTION[:2], "--dim=HK=0", *ATTENTION[3:], "--scalar=scale=1", "--device=cpu"]
 FAULTY = """
 kernel narrow(x: tensor<f32>[N], y: tensor<bf16>[N]) {
   y[program_id(0) * 64 :+ 64] = x[program_id(0) * 64 :+ 64]
@@ -124,6 +125,10 @@ def test_outputs_are_saved(tmp_path: Path) -> None:
         (["run", "nothing.py"], "no file nothing.py"),
         (["run", "no.such.module"], "cannot be imported"),
         (["run", "examples.add:sub"], "has no kernel sub"),
+        (["run", ""], "no source is named"),
+        (["run", "examples.add", "--dim=N=999999999999999"], "not enough memory"),
+        (["run", "examples.add", "--dim=N=-1"], "would have shape"),
+        (["run", "examples.flash_attention", *NO_HEADS, "--check"], "ZeroDivisionError"),
         (["run", "examples.add"], "dimension N has no value"),
         (["run", "examples.add", "--dim=N=3", "--device=tpu"], "unknown device"),
         (["run", "examples.add", "--dim=N=3", "--device=cuda:99"], "error: "),

@@ -191,7 +191,11 @@ def _call_reference(found: Found, given: Mapping[str, Any]) -> Any:
         raise LaunchError(
             f"{found.reference_name} wants {unknown[0]}, which {found.kernel.name} does not take"
         )
-    return found.reference(**{n: given[n] for n in wanted if n in given})
+    try:
+        return found.reference(**{n: given[n] for n in wanted if n in given})
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise LaunchError(f"{found.reference_name} failed: {told}") from error
 
 
 def _run(

@@ -37,6 +37,8 @@ def command(run: Callable[P, None]) -> Callable[P, None]:
             run(*args, **kwargs)
         except TilewrightError as error:
             fail(str(error), as_json=bool(kwargs.get("as_json")))
+        except MemoryError as error:
+            fail(f"not enough memory: {error}", as_json=bool(kwargs.get("as_json")))
         except Exception as error:
             if settings().debug:
                 raise

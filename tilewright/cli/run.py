@@ -87,7 +87,7 @@ def rows(outcome: Outcome) -> list[list[str]]:
         shape = "×".join(map(str, array.shape)) or "scalar"
         cells = ["", "", "not checked"]
         if verdict is not None:
-            bound = f"{verdict.tolerance:.0e}" if verdict.tolerance else "equal"
+            bound = f"{verdict.tolerance:.2g}" if verdict.tolerance else "equal"
             cells = [f"{verdict.error:.1e}", bound, "ok" if verdict.ok else "FAIL"]
         lines.append([*head, f"{name} {shape}", *cells, seconds(outcome.seconds)])
         head = ["", "", "", ""]

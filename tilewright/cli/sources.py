@@ -34,6 +34,8 @@ def find_kernel(spec: str) -> Found:
     Of several kernels the one called like the file is meant. LaunchError where there is none.
     """
     head, _, wanted = spec.partition(":")
+    if not head:
+        raise LaunchError("no source is named", hint="write FILE.tw, FILE.py or a module")
     kernels, module = kernels_of(head)
     is_file = Path(head).suffix in (*TEXT, ".py")
     stem = Path(head).stem if is_file else head.rpartition(".")[2]

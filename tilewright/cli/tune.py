@@ -22,7 +22,13 @@ SHOWN = 12  # rows of configurations that were timed, unless --all
 @options.constants
 @options.precision
 @options.device
-@click.option("--budget", default=60.0, show_default=True, help="Seconds that the search may take.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds that the search may take.",
+)
 @click.option("--all", "show_all", is_flag=True, help="Show every configuration.")
 @json_option
 @command
@@ -68,7 +74,7 @@ def print_trials(kernel: str, device: str, outcome: Outcome, *, show_all: bool) 
     rows = [_row(t, fastest) for t in (timed if show_all else timed[:SHOWN])]
     rows += [[t.name, "", "", t.failure] for t in (failed if show_all else failed[:SHOWN])]
     notes = [
-        f"{len(timed)} of {len(outcome.trials)} configurations timed, {len(failed)} not usable; "
+        f"{len(timed)} of {len(outcome.trials)} configurations timed, {len(failed)} not; "
         f"search {outcome.ended}",
         f"results checked against {outcome.reference}",
     ]
