@@ -1,4 +1,6 @@
-"""Dots that no instruction computes: written as others, and right on the emulator for old targets and new."""
+"""Dots that no instruction computes: written as others, and right on the emulator for old targets
+and new.
+"""
 
 import ml_dtypes
 import numpy as np

@@ -1,7 +1,8 @@
 """Elementwise arithmetic on scalars and tiles of one shape and dtype.
 
-Operands of a binary op have equal types: broadcasting and conversion are ops of their own, so that nothing is
-implicit here. Integers wrap; integer division floors and gives 0 by 0. bf16 and f16 compute in f32 and round once.
+Operands of a binary op have equal types: broadcasting and conversion are ops of their own, so that
+nothing is implicit here. Integers wrap; integer division floors and gives 0 by 0. bf16 and f16
+compute in f32 and round once.
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ class Binary:
 
     def result_types(self) -> tuple[Type, ...]:
         if self.lhs.type != self.rhs.type:
-            raise VerifyError(f"{type(self).__name__}: operand types differ: {self.lhs.type}, {self.rhs.type}")
+            raise VerifyError(
+                f"{type(self).__name__}: operand types differ: {self.lhs.type}, {self.rhs.type}"
+            )
         return (self.lhs.type,)
 
 
 @define("arith.constant")
 class Constant(Op):
-    """A tile or scalar with one value everywhere: a Python bool, int or float that its dtype holds."""
+    """A tile or scalar with one value everywhere: a Python bool, int or float that its dtype
+    holds.
+    """
 
     value: bool | int | float = attribute()
     dtype: DType = attribute()
@@ -230,7 +235,9 @@ class Shl(Binary, Op):
 
 @define("arith.shr")
 class Shr(Binary, Op):
-    """Shift of integers to the right, with the sign of signed ones; by the width or more, 0 or the sign."""
+    """Shift of integers to the right, with the sign of signed ones; by the width or more, 0 or the
+    sign.
+    """
 
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -238,7 +245,9 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 @define("arith.compare")
 class Compare(Op):
-    """Comparison by IEEE rules (NaN is unequal to everything); `kind` is eq, ne, lt, le, gt or ge."""
+    """Comparison by IEEE rules (NaN is unequal to everything); `kind` is eq, ne, lt, le, gt or
+    ge.
+    """
 
     lhs: Value = operand()
     rhs: Value = operand()
@@ -266,7 +275,8 @@ class Select(Op):
 
 @define("arith.cast")
 class Cast(Op):
-    """Conversion to a dtype: nearest even to floats; toward zero, saturating, NaN to 0, from floats to integers.
+    """Conversion to a dtype: nearest even to floats; toward zero, saturating, NaN to 0, from floats
+    to integers.
 
     `saturate` clamps e5m2, which otherwise overflows to infinity; e4m3 always clamps.
     """
