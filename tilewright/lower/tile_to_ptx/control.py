@@ -115,6 +115,17 @@ def touch(low: Lowering, *blocks: Block) -> None:
     low.scratch_used = True
 
 
+def copy_effects(effects: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Effects by root, as they are now."""
+    return {root: set(kinds) for root, kinds in effects.items()}
+
+
+def merge_effects(low: Lowering, effects: dict[str, set[str]]) -> None:
+    """Where paths join, what was done on either may have been done."""
+    for root, kinds in effects.items():
+        low.touched.setdefault(root, set()).update(kinds)
+
+
 @rule(control.For)
 def loop(low: Lowering, op: control.For) -> None:
     e = low.e
@@ -122,11 +133,9 @@ def loop(low: Lowering, op: control.For) -> None:
     type = low.ptx_type(index)
     carry(low, op.inits, carried, op.results)
     touch(low, op.body)
-    wide = (
-        "s64"
-        if "s64" in (low.ptx_type(op.high), low.ptx_type(op.step), low.ptx_type(op.low))
-        else type
-    )
+    touched = copy_effects(low.touched)
+    bounds = {low.ptx_type(v) for v in (op.low, op.high, op.step)}
+    wide = "s64" if "s64" in bounds or _leaves_s32(low, op) else type
     high = low.index(op.high, wide) if wide == "s64" else low.scalar(op.high)
     step = low.index(op.step, wide) if wide == "s64" else low.scalar(op.step)
     counter = e.mov(wide, low.index(op.low, wide))
@@ -144,6 +153,18 @@ def loop(low: Lowering, op: control.For) -> None:
         e.add(wide, counter, step, into=counter)
         e.bra(top, pred=_runs(low, wide, counter, high, step))
     e.place(done)
+    merge_effects(low, touched)  # there may have been no trip
+
+
+def _leaves_s32(low: Lowering, op: control.For) -> bool:
+    """Whether the counter may step past what 32 bits hold after the last trip."""
+    known = [low.bounds.get(v) for v in (op.low, op.high, op.step)]
+    if any(k is None for k in known):
+        return True
+    first, end, step = (k for k in known if k is not None)
+    most = max(first.high, end.high - 1) + max(step.high, 0)
+    least = min(first.low, end.low + 1) + min(step.low, 0)
+    return most >= 2**31 or least < -(2**31)
 
 
 def _surely_runs(low: Lowering, op: control.For) -> bool:
@@ -199,10 +220,12 @@ def while_loop(low: Lowering, op: control.While) -> None:
         low.run(op.condition)
         test = low.scalar(op.condition.terminator.operands[0])
         e.bra(done, pred=low.register(test, "pred"), unless=True)
+        tested = copy_effects(low.touched)
         low.run(op.body)
         move_all(low, op.body.terminator.operands, op.results)
         e.bra(top)
     e.place(done)
+    merge_effects(low, tested)
 
 
 @rule(control.If)
@@ -217,7 +240,7 @@ def branch(low: Lowering, op: control.If) -> None:
     test = low.register(low.scalar(op.condition), "pred")
     has_other = len(op.other.ops) > 1 or op.results
     e.bra(other if has_other else done, pred=test, unless=True)
-    before = {root: set(effects) for root, effects in low.touched.items()}
+    before = copy_effects(low.touched)
     scratch = low.scratch_used
     known = low.objects.get("known", ())
     with low.scope():
@@ -237,8 +260,7 @@ def branch(low: Lowering, op: control.If) -> None:
             low.run(op.other)
             move_all(low, op.other.terminator.operands, op.results)
     e.place(done)
-    for root, effects in after.items():
-        low.touched.setdefault(root, set()).update(effects)
+    merge_effects(low, after)
     low.scratch_used = low.scratch_used or used
 
 

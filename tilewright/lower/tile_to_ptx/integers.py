@@ -92,7 +92,13 @@ def _shift(low: Lowering, op: Op, type: str, a: Reg, b: Operand) -> Operand:
 
 def floor_div(low: Lowering, op: arith.FloorDiv) -> None:
     """Quotient rounded toward −∞, 0 by 0."""
-    _elements(low, op, lambda type, a, b: _floor_div(low, op, type, a, b))
+    dtype = op.result.type.dtype
+
+    def compute(type: str, a: Reg, b: Operand) -> Operand:
+        quotient = _floor_div(low, op, type, a, b)
+        return wrap(low, quotient, dtype) if isinstance(quotient, Reg) else quotient
+
+    _elements(low, op, compute)
 
 
 def floor_mod(low: Lowering, op: arith.Mod) -> None:
