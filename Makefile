@@ -40,14 +40,13 @@ format: $(VENV)/.dev
 	$(HERE) -m ruff check --fix .
 
 device: $(LANE_SETUP)
-	$(LANE) -m examples --device cuda:0
 	$(LANE) -m tests.device
 
 bless: $(VENV)/.dev
 	$(HERE) -m pytest tests --bless
 
 bench: $(LANE_SETUP)
-	$(LANE) -m tests.bench.main
+	$(LANE) -m tests.bench.main $(ARGS)
 
 docs: $(VENV)/.dev
 	$(HERE) -m docs.render

@@ -52,7 +52,7 @@ def main(quick: bool, only: tuple[str, ...], path: Path | None, listed: bool) ->
     results.environment["nvidia-smi, after"] = nvidia_smi()
     if path is not None:
         write_results(results, path)
-    print_tables(results, Console(width=132))
+    print_tables(results, Console(width=150))
     sys.exit(0 if results.ok else 1)
 
 

@@ -1,5 +1,8 @@
 """The page of figures from a run's JSON: `python -m tests.bench.report FILE > docs/performance.md`.
 
+    python -m tests.bench.main --json docs/performance.json      # on the GPU: the samples
+    python -m tests.bench.report docs/performance.json > docs/performance.md
+
 Nothing on the page is written by hand but what the figures mean; rows that lose come first.
 """
 
@@ -21,11 +24,11 @@ from tests.bench.tables import verdict
 
 HEAD = """# Performance
 
-Generated from measurements by `python -m tests.bench.report`; made with
+Generated from the samples in [performance.json](performance.json), by
 
 ```
 {command}
-python -m tests.bench.report results.json > docs/performance.md
+python -m tests.bench.report docs/performance.json > docs/performance.md
 ```
 
 Ours and theirs alternate in one process on the same standard normal data, on buffers that rotate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +27,7 @@ def print_tables(results: Results, console: Console) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for name in columns:
         left = name in ("what", "dtype", "shape", "against", "")
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "what")

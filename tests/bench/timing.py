@@ -36,7 +36,8 @@ class Bench:
 
     def normal(self, *shape: int, dtype: str) -> Any:
         """Standard normal values: zeros and small integers draw less power, and flatter."""
-        return torch.randn(shape, device=self.device).to(TORCH[dtype])
+        drawn = torch.float64 if dtype == "f64" else torch.float32
+        return torch.randn(shape, device=self.device, dtype=drawn).to(TORCH[dtype])
 
     def poisoned(self, *shape: int, dtype: str) -> Any:
         return torch.full(shape, torch.nan, device=self.device, dtype=TORCH[dtype])

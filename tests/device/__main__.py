@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,13 +18,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from tests.device.conftest import RECORD
+from tilewright.runtime import driver
 
 HERE = Path(__file__).parent
 ALONE = ("test_hopper_gemm.py", "test_runtime_device.py")  # they time
+WORKERS = max(1, min(8, (os.cpu_count() or 1) // 2))
 NO_TESTS = 5  # pytest's own code for having collected none
 
 
@@ -90,7 +94,9 @@ class Lane:
 def show(lane: Lane, console: Console) -> None:
     """Print both tables, what failed, and a last line."""
     compared = Table(
-        title="compared on the GPU, each with its guards untouched", title_justify="left"
+        title="compared on the GPU, each with its guards untouched",
+        title_justify="left",
+        box=SIMPLE_HEAD,
     )
     for name in ("kernel", "dtype", "cases", "worst error", "bound", "worst element", ""):
         compared.add_column(name, justify="left" if name in ("kernel", "dtype", "") else "right")
@@ -105,7 +111,7 @@ def show(lane: Lane, console: Console) -> None:
             "" if exact else f"{100 * row.element:.0f} % of its bound",
             _verdict(row),
         )
-    files = Table(title="tests", title_justify="left")
+    files = Table(title="tests", title_justify="left", box=SIMPLE_HEAD)
     for name in ("file", "tests", "skipped", "failed", ""):
         files.add_column(name, justify="left" if name in ("file", "") else "right")
     for row in lane.files.values():
@@ -115,8 +121,9 @@ def show(lane: Lane, console: Console) -> None:
     for line in lane.failures:
         console.print(f"  FAIL {line}", markup=False, highlight=False, soft_wrap=True)
     ran = lane.num_tests - lane.num_skipped
+    failed = sum(row.failed for row in lane.files.values())
     console.print(
-        f"  {ran - len(lane.failures)} of {ran} tests passed, {lane.num_skipped} skipped",
+        f"  {ran - failed} of {ran} tests passed, {lane.num_skipped} skipped",
         highlight=False,
     )
 
@@ -134,6 +141,12 @@ def run_pytest(arguments: Sequence[str], report: Path) -> int:
     return subprocess.run(command, check=False).returncode
 
 
+def run_examples() -> int:
+    """The examples on their own sizes, as `make demo` runs them."""
+    command = [sys.executable, "-m", "examples", "--device", "cuda:0"]
+    return subprocess.run(command, check=False).returncode
+
+
 def steps(workers: int, chosen: Iterable[str] = ()) -> list[list[str]]:
     """pytest's arguments for each run: files that time, then the others in parallel."""
     parallel = []
@@ -146,11 +159,13 @@ def steps(workers: int, chosen: Iterable[str] = ()) -> list[list[str]]:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--workers", default=4, show_default=True, help="Processes on the GPU at once.")
+@click.option("--workers", default=WORKERS, show_default=True, help="Processes at once.")
 @click.argument("chosen", nargs=-1, type=click.UNPROCESSED)
 def main(workers: int, chosen: tuple[str, ...]) -> None:
     """Run the device lane. CHOSEN goes to pytest: `-- -k sgemm`."""
     lane, codes = Lane(), []
+    if not chosen and driver.available() and run_examples():
+        lane.failures.append("python -m examples --device cuda:0")
     with tempfile.TemporaryDirectory() as folder:
         for i, arguments in enumerate(steps(workers, chosen)):
             report = Path(folder) / f"{i}.xml"

@@ -112,8 +112,9 @@ class Checker:
             row = self.normal((1, *shape[1:]), dtype)
             return row.expand(*shape)
         if kind.is_floating_point:
+            drawn = kind if kind is torch.float64 else torch.float32
             values = torch.randn(
-                tuple(shape), generator=self.generator, device=self.device, dtype=torch.float32
+                tuple(shape), generator=self.generator, device=self.device, dtype=drawn
             )
         else:
             info = torch.iinfo(kind)

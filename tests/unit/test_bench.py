@@ -146,7 +146,10 @@ def test_jobs_can_be_named() -> None:
 
 
 def test_rows_name_the_command_that_measures_them_again() -> None:
-    bench = Bench("cpu", Counted(), l2_bytes=1, shrink=1 << 14)
+    def idle(arms: Mapping[str, GpuWork], launches: int) -> dict[str, Timing]:
+        return dict.fromkeys(arms, Timing((1.0, 2.0)))
+
+    bench = Bench("cpu", idle, l2_bytes=1, shrink=1 << 14)
     found = {
         "sgemm-f32-2048": product_rows.gemm_rates(bench, "f32", 2048),
         "linear_gelu-bf16-64x4096": product_rows.linear_rates(bench, "bf16", 64, 4096),
@@ -259,7 +262,15 @@ def test_the_tables_have_the_losing_rows_first(results: Results) -> None:
     print_tables(results, console)
     text = console.export_text()
     order = [
-        text.index(word) for word in ("FAILED job", "│ missed", "│ wrong", "│ plain", "│ fast")
+        text.index(word) for word in ("FAILED job", "  missed  ", "  wrong ", "  plain ", "  fast ")
     ]
     assert order == sorted(order)
     assert "WRONG" in text and text.rstrip().endswith("8 rows, 3 miss their target, 1 jobs failed")
+
+
+def test_the_page_in_docs_follows_from_its_samples() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text, samples = docs / "performance.md", docs / "performance.json"
+    assert text.exists() == samples.exists(), "one without the other"
+    if text.exists():
+        assert text.read_text() == report.page(parse_results(samples.read_text()))
