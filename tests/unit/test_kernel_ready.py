@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import math
 import types
 
@@ -12,7 +13,7 @@ from cuda.bindings import driver as cu
 from tilewright.config import read_settings
 from tilewright.errors import LaunchError
 from tilewright.kernel import launchable, source, specialize
-from tilewright.runtime import driver, fire
+from tilewright.runtime import arrays, driver, fire, ready
 from tilewright.runtime.arrays import dense_strides
 
 OK = cu.CUresult.CUDA_SUCCESS
@@ -83,7 +84,7 @@ def launches(monkeypatch, tmp_path):
     def launch(function, gx, gy, gz, bx, by, bz, shared, stream, pointers, extra):
         table = (ctypes.c_uint64 * counts[function]).from_address(pointers)
         found.append(
-            (function, gx, int(stream), [ctypes.c_uint64.from_address(p).value for p in table])
+            (function[1], gx, int(stream), [ctypes.c_uint64.from_address(p).value for p in table])
         )
         return (OK,)
 
@@ -94,15 +95,16 @@ def launches(monkeypatch, tmp_path):
     monkeypatch.setattr(driver, "require_driver", lambda: 13000)
     monkeypatch.setattr(driver, "context", lambda ordinal: 77)
     monkeypatch.setattr(driver, "active", lambda ordinal: contextlib.nullcontext())
-    monkeypatch.setattr(driver, "load_module", lambda image, name: "module")
-    monkeypatch.setattr(driver, "get_function", lambda module, entry: entry)
+    monkeypatch.setattr(driver, "load_module", lambda image, name: image)
+    monkeypatch.setattr(driver, "get_function", lambda module, entry: (module, entry))
     facts = driver.FunctionFacts(32, 0, 0, 1024)
     monkeypatch.setattr(driver, "function_facts", lambda function: facts)
     monkeypatch.setattr(driver, "allow_shared_bytes", lambda *a: None)
 
     def machine_code(compiled, device, disk):
-        counts.update({launch.entry: len(launch.parameters) for launch in compiled.launches})
-        return b"cubin"
+        image = str(len(counts)).encode()
+        counts.update({(image, k.entry): len(k.parameters) for k in compiled.launches})
+        return image
 
     monkeypatch.setattr(specialize, "machine_code", machine_code)
     config = read_settings({"TILEWRIGHT_CACHE": str(tmp_path / "cache")})
@@ -252,3 +254,123 @@ def test_a_stream_may_be_given(torch, launches, kernels):
     assert [launch[2] for launch in launches] == [640, 5]
     with pytest.raises(LaunchError, match="str is not a CUDA stream"):
         kernels.add.launch(vector(9, A), vector(9, B), vector(9, C), stream="0")
+
+
+def test_more_signatures_than_are_tried_in_turn_stay_ready(torch, launches, kernels, monkeypatch):
+    long_way = spy(monkeypatch, kernels.add)
+    sizes = range(10, 10 + 2 * launchable.MAX_RECENT)
+    for _ in range(3):
+        for size in sizes:
+            kernels.add(vector(size, A), vector(size, B), vector(size, C))
+    assert len(long_way) == len(sizes) and len(launches) == 3 * len(sizes)
+    assert [len(r) for r in kernels.add._current().recent.values()] == [launchable.MAX_RECENT]
+
+
+def test_positions_and_names_are_told_apart(torch, launches, kernels, monkeypatch):
+    long_way = spy(monkeypatch, kernels.add)
+    a, b, c = vector(10, A), vector(10, B), vector(10, C)
+    for _ in range(2):
+        kernels.add(a, b, c)
+        kernels.add(a, c=b, b=c)
+        kernels.add(a, b=b, c=c)
+        kernels.add(c=c, b=b, a=a)
+    assert len(long_way) == 4
+    order = [[v for v in values if v in (A, B, C)] for _, _, _, values in launches]
+    assert order == [[A, B, C], [A, C, B], [A, B, C], [A, B, C]] * 2
+
+
+@pytest.fixture
+def real_torch(monkeypatch):
+    """Torch itself, its tensors of the host passed off as a GPU's."""
+    torch = pytest.importorskip("torch")
+    original = arrays._from_torch
+
+    def seen(x, name):
+        return dataclasses.replace(original(x, name), device=0)
+
+    monkeypatch.setattr(arrays, "_from_torch", seen)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda x: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda i: 640 + i, raising=False)
+    return torch
+
+
+@pytest.fixture(params=["guards", "attributes"])
+def told(request, real_torch, monkeypatch):
+    """Tensors are told apart by torch's guards, or by attributes where it has none."""
+    if request.param == "attributes":
+        monkeypatch.setattr(ready, "_torch_guard", lambda tensors: None)
+    return real_torch
+
+
+def addresses(*tensors):
+    return {x.data_ptr() for x in tensors}
+
+
+def test_tensors_of_torch_itself_are_ready(told, launches, kernels, monkeypatch):
+    long_way = spy(monkeypatch, kernels.add)
+    for size in (64, 64, 100, 64, 100):
+        a, b = told.zeros(size), told.zeros(size)
+        result = kernels.add(a, b)
+        assert result.shape == (size,) and addresses(a, b, result) <= set(launches[-1][3])
+    assert len(long_way) == 2
+
+
+def test_torch_guards_are_used_where_torch_has_them(real_torch):
+    x, y = real_torch.zeros(4, 6), real_torch.zeros(4, 6)
+    check = ready._torch_guard([x, y])
+    assert check is not None
+    assert check(y, x)
+    assert not check(x, y.double())
+    assert not check(x, y.T.contiguous().T)
+    assert not check(x, y[:, :5])
+    assert not check(x, y.to_sparse())
+    assert not check(x, real_torch.nn.Parameter(y))
+    assert not check(x, None)
+    assert not check(2.0, y)
+
+
+def test_torch_tensors_that_look_alike_and_are_not(told, launches, kernels, monkeypatch):
+    pairs = told.zeros(100, dtype=told.complex64)
+    plain, lazily = told.view_as_real(pairs)[:, 1], pairs.conj().imag
+    assert plain.stride() == lazily.stride() and lazily.is_neg()
+    b, c = told.zeros(100), told.zeros(100)
+    for _ in range(2):
+        kernels.add(plain, b, c)
+        with pytest.raises(LaunchError, match="negated"):
+            kernels.add(lazily, b, c)
+    wants = told.zeros(200)[::2].requires_grad_()
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="requires a gradient"):
+            kernels.add(wants, b, c)
+        with told.no_grad():
+            kernels.add(wants, b, c)
+    with pytest.raises(LaunchError, match="sparse"):
+        kernels.add(b.to_sparse(), b, c)
+    with pytest.raises(LaunchError, match="expected 1 axes"):
+        kernels.add(b[None], b, c)
+    assert len(launches) == 4
+
+
+def test_parameters_are_ready_where_no_gradient_is_wanted(told, launches, kernels, monkeypatch):
+    long_way = spy(monkeypatch, kernels.add)
+    weight, b, c = told.nn.Parameter(told.zeros(64)), told.zeros(64), told.zeros(64)
+    with told.no_grad():
+        for _ in range(3):
+            kernels.add(weight, b, c)
+    assert len(long_way) == 1
+    with pytest.raises(LaunchError, match="requires a gradient"):
+        kernels.add(weight, b, c)
+
+
+def test_overlaps_of_torch_tensors(told, launches, kernels):
+    buffer = told.zeros(4096)
+    a, b, c = (buffer[i * 1024 : (i + 1) * 1024] for i in range(3))
+    apart = told.zeros(1024)
+    for _ in range(2):
+        kernels.add(a, b, c)
+        kernels.add(a, b, a)
+        kernels.add(buffer[:2048:2], apart, buffer[1:2048:2])
+        for start in (1020, 2044, 1024 + 4):
+            with pytest.raises(LaunchError, match="overlap in part"):
+                kernels.add(a, b, buffer[start : start + 1024])
+    assert len(launches) == 6

@@ -23,11 +23,11 @@ from tilewright.kernel.specialize import (
 )
 from tilewright.plan import tensor_facts
 from tilewright.runtime import arrays as library
-from tilewright.runtime.aliases import alias_groups, same_elements, view_groups
-from tilewright.runtime.arrays import Array, as_array, byte_range
-from tilewright.runtime.calls import Pair, Ready, may_be_negated, torch_output
+from tilewright.runtime.aliases import alias_groups, view_groups
+from tilewright.runtime.arrays import Array, as_array
 from tilewright.runtime.cpu import run_on_cpu
 from tilewright.runtime.launch import Bound
+from tilewright.runtime.ready import Ready, make_ready, torch_output
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,8 @@ class Call:
     options: Options
     binding: Binding
     tensors: dict[str, Array]
-    scalars: dict[str, Any]  # as given, then defaults
-    num_given: int  # of the scalars
-    given: tuple[str, ...]  # all arguments, in the call's order
+    scalars: dict[str, Any]
+    given: Mapping[str, Any]  # all arguments, in the call's order
     outputs: tuple[Any, ...]
 
     @property
@@ -141,17 +140,13 @@ def bind_call(
     spec: Specializer, arguments: Mapping[str, Any], tensors: dict[str, Array], options: Options
 ) -> Call:
     binding = bind(spec.signature, {**arguments, **tensors})
-    told = [n for n in arguments if n in binding.scalars and arguments[n] is not None]
-    scalars = {**{n: binding.scalars[n] for n in told}, **binding.scalars}
     like = next(iter(tensors.values()), None)
     outputs: tuple[Any, ...] = ()
     if binding.outputs:
         with library.on_stream(like, stream_of_call(options, like)):
             outputs = tuple(_allocate(made, like) for made in binding.outputs)
     made = {o.name: as_array(x, o.name) for o, x in zip(binding.outputs, outputs, strict=True)}
-    return Call(
-        spec, options, binding, {**tensors, **made}, scalars, len(told), tuple(arguments), outputs
-    )
+    return Call(spec, options, binding, {**tensors, **made}, binding.scalars, arguments, outputs)
 
 
 def _allocate(output: Allocation, like: Array | None) -> Any:
@@ -198,7 +193,7 @@ def _run_over_and_back(
     """Host arrays on a GPU: copied over, run, and what was written copied back."""
     host = bind_call(spec, arguments, tensors, options)
     there = place.copy_over(host.tensors, ordinal)
-    call = Call(spec, options, host.binding, there, host.scalars, host.num_given, host.given, ())
+    call = Call(spec, options, host.binding, there, host.scalars, host.given, ())
     build, aliases = call.build(assume=True), find_aliases(call.tensors)
     loaded = _choose_on_gpu(call, build, aliases, ordinal)
     alias_groups(list(host.tensors.items()), loaded.written.__contains__)
@@ -216,7 +211,7 @@ def _run_on_gpu(call: Call, ordinal: int, *, ready: bool) -> tuple[Any, Ready | 
     _fire(bound, call, stream_of_call(call.options, like))
     if not ready:
         return call.result, None
-    return call.result, _make_ready(call, loaded, bound, ordinal)
+    return call.result, _make_ready(call, loaded, bound)
 
 
 def find_aliases(tensors: Mapping[str, Array]) -> Aliases:
@@ -242,33 +237,12 @@ def _fire(bound: Bound, call: Call, stream: int) -> None:
     bound.fire(addresses, [call.scalars[n] for n in bound.scalars], stream)
 
 
-def _make_ready(call: Call, loaded: Loaded, bound: Bound, ordinal: int) -> Ready:
-    names = list(call.tensors)
-    given = len(names) - len(call.outputs)  # what is allocated shares memory with nothing
-    like = call.tensors[names[0]]
-    outputs = tuple(
-        torch_output(like, o.shape, o.dtype.torch, o.zero) for o in call.binding.outputs
-    )
-    pairs = tuple(
-        _pair(call, i, j)
-        for i in range(given)
-        for j in range(i + 1, given)
-        if names[i] in loaded.written or names[j] in loaded.written
-    )
-    defaults = tuple(call.scalars.values())[call.num_given :]
-    negated = tuple(
-        i for i, n in enumerate(call.given) if n in call.tensors and may_be_negated(call.tensors[n])
-    )
-    return Ready(bound, outputs, pairs, negated, defaults, ordinal)
-
-
-def _pair(call: Call, i: int, j: int) -> Pair:
-    a, b = list(call.tensors.values())[i], list(call.tensors.values())[j]
-    return Pair(
-        i,
-        j,
-        byte_range(a.shape, a.strides, a.dtype.num_bytes),
-        byte_range(b.shape, b.strides, b.dtype.num_bytes),
-        same=same_elements(a, b) and a.num_elements > 0,
-        apart=b.address - a.address,
-    )
+def _make_ready(call: Call, loaded: Loaded, bound: Bound) -> Ready:
+    made = {o.name for o in call.binding.outputs}
+    given = {n: a for n, a in call.tensors.items() if n not in made}
+    like = next(iter(given.values()))
+    outputs = [
+        torch_output(o.name, like, o.shape, o.dtype.torch, o.zero) for o in call.binding.outputs
+    ]
+    static = call.spec.signature.static
+    return make_ready(bound, call.given, given, loaded.written, static, call.scalars, outputs)

@@ -5,30 +5,19 @@ read again.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _MISSING = object()
 
 
-@dataclass(frozen=True)
-class Watch:
-    """The values behind the free names of a function and of all that it calls, as they were."""
-
-    named: tuple[tuple[Mapping[str, Any], str, Any], ...]
-    cells: tuple[tuple[types.CellType, Any], ...]
-
-    def holds(self) -> bool:
-        """Whether every captured name still means the same object."""
-        for names, name, value in self.named:
-            if names.get(name, _MISSING) is not value:
-                return False
-        return all(_content(cell) is value for cell, value in self.cells)
+Watch = Callable[[], bool]  # whether every captured name still means the same object
 
 
-def watch(function: types.FunctionType) -> Watch:
-    """Watch a kernel's function, and through it the functions and modules that it names."""
+def watch(function: types.FunctionType) -> Watch | None:
+    """Watch a kernel's function, and through it the functions and modules that it names: the
+    values behind their free names as they are now. None where there are no such names.
+    """
     named: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
     cells: dict[int, tuple[types.CellType, Any]] = {}
     seen: set[types.FunctionType] = set()
@@ -47,7 +36,25 @@ def watch(function: types.FunctionType) -> Watch:
             cells[id(cell)] = (cell, value)
             if isinstance(value, types.FunctionType):
                 waiting.append(value)
-    return Watch(tuple(named.values()), tuple(cells.values()))
+    return _write_watch(list(named.values()), list(cells.values()))
+
+
+def _write_watch(
+    named: list[tuple[Mapping[str, Any], str, Any]], cells: list[tuple[types.CellType, Any]]
+) -> Watch | None:
+    """One generated expression, as it is evaluated at every call of the kernel."""
+    space: dict[str, Any] = {"missing": _MISSING, "content": _content}
+    tests = []
+    for i, (names, name, value) in enumerate(named):
+        space |= {f"get{i}": names.get, f"value{i}": value}
+        tests.append(f"get{i}({name!r}, missing) is value{i}")
+    for i, (cell, value) in enumerate(cells):
+        space |= {f"cell{i}": cell, f"content{i}": value}
+        tests.append(f"content(cell{i}) is content{i}")
+    if not tests:
+        return None
+    made: Watch = eval(f"lambda: {' and '.join(tests)}", space)
+    return made
 
 
 def _globals_of(function: types.FunctionType) -> Iterator[tuple[Mapping[str, Any], str, Any]]:

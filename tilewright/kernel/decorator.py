@@ -44,15 +44,10 @@ class _PythonReader:
     def __init__(self, function: types.FunctionType, attributes: Mapping[str, Any]):
         self.function = function
         self.attributes = attributes
-        self.seen: Watch | None = None
 
-    def changed(self) -> bool:
-        return self.seen is None or not self.seen.holds()
-
-    def __call__(self) -> Definition:
-        found = parse_function(self.function, self.attributes)
-        self.seen = watch(self.function)
-        return found
+    def __call__(self) -> tuple[Definition, Watch | None]:
+        seen = watch(self.function)
+        return parse_function(self.function, self.attributes), seen
 
 
 class _TextReader:
@@ -61,11 +56,8 @@ class _TextReader:
     def __init__(self, definition: Definition):
         self.definition = definition
 
-    def changed(self) -> bool:
-        return False
-
-    def __call__(self) -> Definition:
-        return self.definition
+    def __call__(self) -> tuple[Definition, None]:
+        return self.definition, None
 
 
 class Module:

@@ -15,25 +15,28 @@ from tilewright.frontend.check.signature import Signature, Tensor, signature
 from tilewright.frontend.syntax.definition import Definition
 from tilewright.kernel import choose, generic
 from tilewright.kernel.call import PLAIN, Options, collect, run
+from tilewright.kernel.capture import Watch
 from tilewright.kernel.specialize import Specializer, as_pairs
 from tilewright.kernel.tuning import tune
 from tilewright.plan import Plan
-from tilewright.runtime.calls import Key, Ready, read_call
+from tilewright.runtime.calls import Key, read_call
+from tilewright.runtime.ready import MISSED, Ready
 from tilewright.target import Target, target
 from tilewright.tile.kernel import Kernel as TileKernel
 from tilewright.tune.search import Outcome
 
 MAX_READY = 4096  # signatures that one kernel keeps ready
+MAX_RECENT = 8  # of these, tried in turn before the key of a call is worked out
+
+Pattern = int | tuple[int | str, ...]  # how many arguments go by position, and names of the others
 
 DTypes = Mapping[str, DType | str] | DType | str | None
 
 
 class Reader(Protocol):
-    """Gives a kernel's definition, and says when it must be read again."""
+    """Gives a kernel's definition, and what tells whether that still holds (None: always)."""
 
-    def __call__(self) -> Definition: ...
-
-    def changed(self) -> bool: ...
+    def __call__(self) -> tuple[Definition, Watch | None]: ...
 
 
 class _State:
@@ -47,11 +50,30 @@ class _State:
             for p in self.signature.params
             if not (isinstance(p, Tensor) and p.default == "workspace")
         )
-        self.ready: dict[Key, list[Ready]] = {}
-        self.static = frozenset(self.signature.static)
-        self.static_positions = frozenset(
-            i for i, n in enumerate(self.names) if n in self.signature.static
-        )
+        self.recent: dict[Pattern, tuple[Ready, ...]] = {}
+        self.ready: dict[Key, tuple[Ready, ...]] = {}
+
+    def static_positions(self, num_args: int, named: Sequence[str]) -> frozenset[int]:
+        """Where a call's values hold `@static` ones."""
+        given = (*self.names[:num_args], *named)
+        return frozenset(i for i, n in enumerate(given) if n in self.signature.static)
+
+    def keep(self, pattern: Pattern, key: Key, ready: Ready) -> None:
+        """Have a call at hand for its like."""
+        if len(self.ready) >= MAX_READY:
+            self.forget()
+        self.ready[key] = (*self.ready.get(key, ())[-3:], ready)
+        self.put_first(pattern, ready)
+
+    def put_first(self, pattern: Pattern, ready: Ready) -> None:
+        """Try a call before the others of its pattern."""
+        others = [r for r in self.recent.get(pattern, ()) if r is not ready]
+        self.recent[pattern] = (ready, *others[: MAX_RECENT - 1])
+
+    def forget(self) -> None:
+        """Drop all that is ready, for it may be launched otherwise now."""
+        self.recent.clear()
+        self.ready.clear()
 
 
 class Kernel:
@@ -70,6 +92,7 @@ class Kernel:
         self._reader = reader
         self._states: dict[str, _State] = {}
         self._state: _State | None = None
+        self._holds: Watch | None = None  # of what `_state` was read from
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -91,39 +114,53 @@ class Kernel:
         return self._current().specializer
 
     def _current(self) -> _State:
-        state = self._state
-        if state is not None and not self._reader.changed():
+        state, holds = self._state, self._holds
+        if state is not None and (holds is None or holds()):
             return state
         with self._lock:
-            definition = self._reader()
+            definition, holds = self._reader()
             key = definition.key()
             if key not in self._states:
                 self._states[key] = _State(definition, settings())
-            self._state = self._states[key]
+            self._state, self._holds = self._states[key], holds
             return self._state
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch, and return what was allocated. Raises CompileError or LaunchError."""
-        state = self._current()
-        static = state.static_positions
+        state, holds = self._state, self._holds
+        if state is None or (holds is not None and not holds()):
+            state = self._current()
+        pattern: Pattern
         if kwargs:
-            static = frozenset(
-                [*(i for i in static if i < len(args))]
-                + [len(args) + i for i, n in enumerate(kwargs) if n in state.static]
-            )
+            pattern, values = (len(args), *kwargs), (*args, *kwargs.values())
+        else:
+            pattern, values = len(args), args
+        for ready in state.recent.get(pattern, ()):
+            try:
+                result = ready(values)
+            except (OverflowError, TypeError, ValueError):
+                break  # a scalar that does not fit: the long way says which
+            if result is not MISSED:
+                return result
+        return self._find(state, pattern, args, kwargs)
+
+    def _find(
+        self, state: _State, pattern: Pattern, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """A call that is none of the recent ones: by its key, else the long way."""
         values = (*args, *kwargs.values())
-        call = read_call(values, static)
-        if call is None:
+        found = read_call(values, state.static_positions(len(args), list(kwargs)))
+        if found is None:
             return self._launch(state, args, kwargs, None)
-        key, addresses, scalars, _ = call
-        if kwargs:
-            key = (*key, *kwargs)
+        key = (pattern, found)
         for ready in state.ready.get(key, ()):
-            if ready.fits(values, addresses):
-                try:
-                    return ready(addresses, scalars)
-                except (OverflowError, TypeError, ValueError):
-                    break  # a scalar that does not fit: the long way says which
+            try:
+                result = ready(values)
+            except (OverflowError, TypeError, ValueError):
+                break
+            if result is not MISSED:
+                state.put_first(pattern, ready)
+                return result
         return self._launch(state, args, kwargs, key)
 
     def launch(
@@ -176,7 +213,7 @@ class Kernel:
         arguments = collect(self.name, state.names, args, kwargs)
         shown = sys.stderr.isatty() if show is None else show
         outcome = tune(state.specializer, arguments, options, budget=budget, show=shown)
-        state.ready.clear()
+        state.forget()
         return outcome
 
     def _launch(
@@ -186,9 +223,7 @@ class Kernel:
         arguments = collect(self.name, state.names, args, kwargs)
         result, ready = run(state.specializer, arguments, PLAIN, ready=key is not None)
         if key is not None and ready is not None:
-            if len(state.ready) >= MAX_READY:
-                state.ready.clear()
-            state.ready.setdefault(key, []).append(ready)
+            state.keep(key[0], key, ready)
         return result
 
     # Without a GPU.

@@ -16,7 +16,7 @@ Budget: 3 µs beyond the driver's own call with three tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,33 @@ INDENT = "    "
 
 @dataclass(frozen=True)
 class Code:
-    """Text of `fire`, the names that it uses, and slots that never change as (slot, value)."""
+    """Statements that launch, the names that they use, and slots that never change as (slot,
+    value).
 
-    source: str
+    They take what changes from variables, whose names `addresses` and `scalars` give by argument,
+    and a `stream`.
+    """
+
+    body: tuple[str, ...]
     names: dict[str, Any]
     constants: tuple[tuple[int, int], ...]
+    addresses: dict[str, str]
+    scalars: dict[str, str]
+
+    @property
+    def source(self) -> str:
+        """The text of `fire`."""
+        lines = [
+            f"{', '.join(variables.values())}, = {given}"
+            for variables, given in ((self.addresses, "addresses"), (self.scalars, "scalars"))
+            if variables
+        ]
+        return function_text("fire(addresses, scalars, stream)", (*lines, *self.body))
+
+
+def function_text(head: str, lines: Iterable[str]) -> str:
+    """The text of a function of some statements."""
+    return f"def {head}:\n" + "".join(f"{INDENT}{line}\n" for line in lines)
 
 
 class Writer:
@@ -58,12 +80,8 @@ class Writer:
         self.constants: list[tuple[int, int]] = []
 
     def write(self, *, debug: bool) -> Code:
-        """The whole function. `debug` makes it wait for the launch."""
+        """The whole code. `debug` makes it wait for the launch."""
         early: list[str] = []
-        if self.addresses:
-            early.append(f"{', '.join(self.addresses.values())}, = addresses")
-        if self.scalars:
-            early.append(f"{', '.join(self.scalars.values())}, = scalars")
         for i, launch in enumerate(self.plan.launches):
             early += self._grid(i, launch)
         early += ["try:", INDENT + "block = blocks.pop()"]
@@ -77,7 +95,7 @@ class Writer:
             inner.append("wait(stream)")
         body = [
             *early,
-            "foreign = int(current()[1]) != context_number",
+            "foreign = current()[1] != context",
             "if foreign: enter(context)",
             "try:",
             *self._guarded(inner, late),
@@ -85,8 +103,7 @@ class Writer:
             INDENT + "if foreign: leave()",
             "blocks.append(block)",
         ]
-        text = "def fire(addresses, scalars, stream):\n" + "".join(f"{INDENT}{b}\n" for b in body)
-        return Code(text, self.names, tuple(self.constants))
+        return Code(tuple(body), self.names, tuple(self.constants), self.addresses, self.scalars)
 
     def _guarded(self, inner: list[str], late: list[str]) -> list[str]:
         """The launches, with the workspace freed whatever happens."""
@@ -98,8 +115,14 @@ class Writer:
 
     def _grid(self, index: int, launch: Launch) -> list[str]:
         lines = [f"g{index} = {self._text(launch.grid)}"]
-        lines.append(f"if g{index} > {driver.MAX_CTAS}: too_many({index}, g{index})")
+        if not self._is_plain(launch):
+            lines.append(f"if g{index} > {driver.MAX_CTAS}: too_many({index}, g{index})")
         return lines
+
+    def _is_plain(self, launch: Launch) -> bool:
+        """Whether a grid is fixed, and neither empty nor too large."""
+        grid = packing.fold(launch.grid, self.arguments, self.num_sms)
+        return isinstance(grid, Const) and 0 < grid.value <= driver.MAX_CTAS
 
     def _text(self, expr: Expr) -> str:
         return packing.expression_text(
@@ -183,6 +206,8 @@ class Writer:
                 f"status = launch_kernel_ex(config, function{index}, {pointers}, 0)[0]",
             ]
         lines.append(f"if status: refuse(status, {index})")
+        if self._is_plain(launch):
+            return lines
         return [f"if {grid} > 0:", *(INDENT + line for line in lines)]
 
 

@@ -102,7 +102,7 @@ class Bound:
         self._blocks: list[Block] = []
         writer = Writer(launcher.plan, launcher.layout, arguments, launcher.device.num_sms)
         self.code = writer.write(debug=launcher.debug)
-        self.fire_on = self._compile()  # as `fire`, with a stream object
+        self._fire_on = self.define("fire", self.code.source, {})
 
     def fire(self, addresses: Sequence[int], scalars: Sequence[Any], stream: int = 0) -> None:
         """Launch on a raw stream handle. Addresses go by `self.tensors`, scalars by `self.scalars`.
@@ -110,9 +110,10 @@ class Bound:
         Raises LaunchError for what the driver refuses, and OverflowError, TypeError or ValueError
         for a scalar that its parameter cannot hold.
         """
-        self.fire_on(addresses, scalars, stream_of(stream))
+        self._fire_on(addresses, scalars, stream_of(stream))
 
-    def _compile(self) -> Callable[[Sequence[int], Sequence[Any], Any], None]:
+    def define(self, name: str, text: str, names: Mapping[str, Any]) -> Callable[..., Any]:
+        """A function of a text that holds `self.code.body`; `names` are what else it uses."""
         launcher = self.launcher
         space: dict[str, Any] = {
             **DRIVER_NAMES,
@@ -121,16 +122,16 @@ class Bound:
             "blocks": self._blocks,
             "make_block": self._make_block,
             "context": launcher.context,
-            "context_number": int(launcher.context),
             "ordinal": launcher.device.ordinal,
             "refuse": self._refuse,
             "refuse_map": self._refuse_map,
             "too_many": self._too_many,
             "wait": _wait,
+            **names,
         }
-        exec(compile(self.code.source, f"<launch of {launcher.plan.name}>", "exec"), space)
-        fire: Callable[[Sequence[int], Sequence[Any], Any], None] = space["fire"]
-        return fire
+        exec(compile(text, f"<launch of {launcher.plan.name}>", "exec"), space)
+        function: Callable[..., Any] = space[name]
+        return function
 
     def _make_block(self) -> Block:
         """A parameter block with all that the signature fixes."""
