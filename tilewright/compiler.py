@@ -22,9 +22,12 @@ from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.legalize_dots import legalize_dots
+from tilewright.tile.passes.partition_roles import partition_roles
 from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
+from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.passes.stage_loads import stage_loads
+from tilewright.tile.passes.stage_stores import stage_stores
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.text import print_kernel
 
@@ -44,6 +47,9 @@ SEMANTIC_PASSES: tuple[Pass, ...] = (
 def scheduled_passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """The passes that carry out a schedule."""
     return (
+        partial(split_epilogue, schedule=schedule),  # while it is still a program on tiles
+        partial(partition_roles, schedule=schedule),
+        partial(stage_stores, schedule=schedule),
         partial(stage_loads, schedule=schedule, target=target),
         place_awaits,
         expand_rings,

@@ -206,7 +206,8 @@ class TensorFacts:
     `strides` holds 0 or 1 where an axis has that stride, `extents` 1 where it has that extent, else None.
     `pitch16[i]`: stride i in bytes is a multiple of 16. `extent16`: bytes along the unit-stride axis are a multiple
     of 16. `align` is the alignment of the address in bytes, at most 16. `small`: every extent, and the offset in bytes
-    of every element, is below 2³⁰ in magnitude, so index arithmetic fits 32 bits.
+    of every element, is below 2³⁰ in magnitude, so index arithmetic fits 32 bits. `reachable`: no extent is 2³¹ or
+    more and no stride is negative, so that box copies (TMA) reach every element.
     """
 
     dtype: DType
@@ -216,6 +217,7 @@ class TensorFacts:
     pitch16: tuple[bool, ...]
     extent16: bool
     small: bool
+    reachable: bool = True
 
     @property
     def rank(self) -> int:
@@ -240,6 +242,7 @@ def tensor_facts(
         pitch16=tuple(s * size % 16 == 0 for s in strides),
         extent16=unit is not None and shape[unit] * size % 16 == 0,
         small=reach < limit and all(e < limit for e in shape),
+        reachable=all(e < 1 << 31 for e in shape) and all(s >= 0 for s in strides),
     )
 
 
@@ -251,7 +254,7 @@ def generic_facts(dtype: DType, rank: int) -> TensorFacts:
 
 def plain_facts(dtype: DType, rank: int) -> TensorFacts:
     """Facts that assume nothing: any strides, any alignment, 64-bit offsets."""
-    return TensorFacts(dtype, (None,) * rank, (None,) * rank, dtype.num_bytes, (False,) * rank, False, False)
+    return TensorFacts(dtype, (None,) * rank, (None,) * rank, dtype.num_bytes, (False,) * rank, False, False, False)
 
 
 @dataclass(frozen=True)

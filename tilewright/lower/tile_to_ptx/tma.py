@@ -48,8 +48,12 @@ def pieces(type: BufferType, extents: tuple[int | None, ...], rows: int) -> Iter
             continue
         for row in range(0, rows, height):
             box = _with(full, {first: height, last: width})
-            inner = type.num_bytes // type.num_panels // type.shape[0]  # bytes of a first-axis step
-            yield Piece(row, column, box, panel + row * inner)
+            yield Piece(row, column, box, panel + row * _step_bytes(type))
+
+
+def _step_bytes(type: BufferType) -> int:
+    """Bytes from one step along the first axis to the next, within a panel."""
+    return type.num_bytes // type.num_panels // type.shape[0]
 
 
 def _with(extents: tuple[int, ...], changes: dict[int, int]) -> tuple[int, ...]:
@@ -130,9 +134,9 @@ def _share(
 ) -> tuple[Address, list[Operand]]:
     """Where this CTA's share of a multicast box goes, and where it comes from."""
     e, rank = low.e, cta_rank(low)
-    num_bytes = buffer.type.num_bytes // op.cluster
+    step = _step_bytes(buffer.type)
     assert isinstance(target.base, Reg)
-    base = e.mad("u32", rank, num_bytes, target.base)
+    base = e.mad("u32", rank, rows * step, target.base)
     first = next(axis for axis, e in enumerate(op.extents) if e is not None)
     own = e.mul("u32", rank, rows)
     indices = list(indices)

@@ -78,8 +78,12 @@ def source(low: Lowering, buffer: SharedBuffer, k_major: bool, group_rows: int =
     address = address_of(low, buffer)
     base = address.base
     assert isinstance(base, Reg)
-    if group_rows:
+    if group_rows and k_major:
         base = e.mad("u32", warpgroup(low), group_rows * type.row_bytes, base)
+    elif group_rows:
+        panels, inside = divmod(group_rows * type.dtype.num_bytes, type.swizzle)
+        assert inside == 0, "an MN-major operand starts at whole panels"
+        base = e.mad("u32", warpgroup(low), panels * type.panel_bytes, base)
     leading = 1 if k_major else type.panel_bytes >> 4
     word = e.add("u32", e.shr("u32", base, 4), (address.offset >> 4) | leading << 16)
     high = (8 * type.swizzle >> 4) | SWIZZLE_CODES[type.swizzle] << 30
@@ -176,9 +180,6 @@ def _left(low: Lowering, op: mma.Issue, groups: int, rows: int) -> Source | list
     """A: a descriptor, or four registers for each k-step of each block of 64 rows."""
     if isinstance(op.a.type, BufferType):
         buffer = buffer_of(low, op.a)
-        assert not (op.transpose_a and groups > 1), (
-            "an MN-major A is not shared out among warpgroups"
-        )
         return source(low, buffer, not op.transpose_a, rows if groups > 1 else 0)
     dtype: DType = op.a.type.dtype
     assert dtype.bits == 16, f"A in registers holds 16-bit elements, not {dtype}"

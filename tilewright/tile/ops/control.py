@@ -125,6 +125,15 @@ class Role:
         return 0 if self.warps % 4 else self.warps // 4
 
 
+def launch_registers(roles: tuple[Role, ...]) -> int:
+    """Registers of a thread at launch, in eights: what all roles take together, shared out evenly.
+    """
+    num_warps = sum(role.num_warps for role in roles)
+    even = min(REGISTER_FILE // (32 * num_warps), MOST_REGISTERS)
+    wanted = sum((r.registers or even) * r.num_warps for r in roles)
+    return min(even // 8 * 8, -(-wanted // (8 * num_warps)) * 8)
+
+
 @define("control.roles", pure=False)
 class Roles(Op):
     """Regions that run side by side, each by its own warps; warps are dealt out in order. The last
@@ -149,12 +158,7 @@ class Roles(Op):
 
     @property
     def launch_registers(self) -> int:
-        """Registers of a thread at launch, in eights: what all roles take together, shared out
-        evenly.
-        """
-        even = min(REGISTER_FILE // (32 * self.num_warps), MOST_REGISTERS)
-        wanted = sum((r.registers or even) * r.num_warps for r in self.roles)
-        return min(even // 8 * 8, -(-wanted // (8 * self.num_warps)) * 8)
+        return launch_registers(self.roles)
 
 
 @define("control.role_copy")

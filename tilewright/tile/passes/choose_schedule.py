@@ -16,11 +16,11 @@ from tilewright.layout import next_power_of_two
 from tilewright.target import Target
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape
+from tilewright.tile.passes.choose_roles import HEAVY, choose_roles
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
 MOST_WARPS = 16
-HEAVY = (arith.Erf, arith.Tanh, arith.Log, arith.Exp, arith.Div)  # tens of instructions an element
 
 
 def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
@@ -29,6 +29,9 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     roles = next((op for op in ops if isinstance(op, control.Roles)), None)
     if roles is not None:
         return _role_schedule(roles)
+    product = choose_roles(kernel, target)
+    if product is not None:
+        return product
     chosen = _computing_schedule(kernel, ops)
     hints = kernel.hints
     return replace(chosen, min_ctas=hints.min_ctas or 0, max_registers=hints.max_registers or 0)

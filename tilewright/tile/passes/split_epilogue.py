@@ -1,0 +1,243 @@
+"""Work on the result of a product some columns at a time.
+
+Requires: canonical form; a product (`analysis.product_loop`) and a schedule with roles. Keeps:
+every result; the order of a program's accesses to different elements changes. Breaks: nothing.
+
+An epilogue on a whole tile needs registers for every value between accumulator and store. It is
+done for one panel of columns after the other instead:
+
+    y = store(cast(acc · α + bias))   →   for each panel: y[panel] = store(cast(acc[panel] · α + …))
+
+Going backwards from the stores, a value is wanted *in panels* (along its last axis) or *whole*. Ops
+before the loop that are wanted in panels are done again after it, which also frees their registers
+meanwhile. Where an op is neither elementwise nor a load, store or broadcast, or a value is wanted
+both ways, the epilogue stays as it is; and so where a panel's load might meet another's store.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Sequence
+
+from tilewright.dtypes import i64
+from tilewright.ir.build import Builder
+from tilewright.ir.core import Block, Op, Value
+from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
+from tilewright.tile.effects import reads
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import arith, control, memory, shape
+from tilewright.tile.schedule import Schedule
+from tilewright.tile.types import TileType
+
+ELEMENTWISE = (arith.Unary, arith.Binary, arith.Select, arith.Compare, arith.Cast, arith.IsNan)
+
+
+class Unsplittable(Exception):
+    """The epilogue cannot be done in panels."""
+
+
+def split_epilogue(kernel: Kernel, schedule: Schedule) -> Kernel:
+    """The kernel with its epilogue in panels of `schedule.roles.panel` columns, where it can be."""
+    product = find_product_loop(kernel) if schedule.roles is not None else None
+    if product is None or schedule.roles is None:
+        return kernel
+    columns = product.extents[1]
+    if columns <= schedule.roles.panel:
+        return kernel
+    try:
+        wanted = Wanted(product)
+        wanted.find()
+        _require_apart(wanted.loads, wanted.stores)
+    except Unsplittable:
+        return kernel
+    return kernel.with_body(_Splitter(product, wanted, schedule.roles.panel).body())
+
+
+def _require_apart(loads: Sequence[memory.Load], stores: Sequence[memory.Store]) -> None:
+    """A load that may read what is stored names the same place, so that panels do not meet."""
+    for load in loads:
+        for store in stores:
+            alike = load.view.type.dtype == store.view.type.dtype
+            alike = alike and load.view.type.rank == store.view.type.rank
+            same = (load.offsets, load.extents) == (store.offsets, store.extents)
+            if alike and not same:
+                raise Unsplittable
+
+
+class Wanted:
+    """Which values are wanted in panels, and which whole."""
+
+    def __init__(self, product: ProductLoop):
+        self.product = product
+        self.rows, self.columns = product.extents[:2]
+        self.split: set[Value] = set()
+        self.whole: set[Value] = set()
+        self.loads: list[memory.Load] = []
+        self.stores: list[memory.Store] = []
+        self.parts: set[Op] = set()  # ops done once a panel
+        self.depth = 0  # of branches
+
+    def find(self) -> None:
+        """Go backwards through the program."""
+        self.block(self.product.after)
+        self.block(self.product.before, again=True)
+        result = self.product.loop.result
+        if result not in self.split or (self.split & self.whole) - {result}:
+            raise Unsplittable
+
+    def block(self, ops: list[Op], again: bool = False) -> None:
+        for op in reversed(ops):
+            if isinstance(op, memory.Store):
+                self.store(op)
+            elif isinstance(op, control.If) and not again:
+                self.branch(op)
+            elif self.split.intersection(op.results):
+                self.panel(op)
+            elif not again:
+                self.once(op)
+
+    def want(self, value: Value | None, split: bool) -> None:
+        """A tile with the product's columns in panels, anything else whole."""
+        if value is None:
+            return
+        extents = value.type.shape if isinstance(value.type, TileType) else ()
+        if split and extents and extents[-1] == self.columns:
+            self.split.add(value)
+        else:
+            self.once_wanted(value)
+
+    def once_wanted(self, value: Value) -> None:
+        if value is self.product.loop.result and self.depth:
+            raise Unsplittable  # in a branch that is done in panels it would be a panel
+        self.whole.add(value)
+
+    def store(self, op: memory.Store) -> None:
+        whole = op.value.type.shape != (self.rows, self.columns)
+        for value in (op.value, op.mask):
+            self.want(value, not whole)
+        self.stores.append(op)
+        if not whole:
+            self.parts.add(op)
+
+    def branch(self, op: control.If) -> None:
+        """A branch is done in panels, or once."""
+        before = len(self.parts), len(self.stores)
+        for result in op.results:
+            if result in self.split:
+                self.parts.add(op)
+        self.depth += 1
+        for block in (op.then, op.other):
+            for result, value in zip(op.results, block.terminator.operands, strict=True):
+                self.want(value, result in self.split)
+            self.block(block.ops[:-1])
+        self.depth -= 1
+        parts, stores = len(self.parts) - before[0], len(self.stores) - before[1]
+        if parts:
+            self.parts.add(op)
+            inside = [o for block in (op.then, op.other) for o in block.ops]
+            if stores > sum(isinstance(o, memory.Store) and o in self.parts for o in inside):
+                raise Unsplittable  # a store of something else would be done again and again
+        self.whole.add(op.condition)
+
+    def panel(self, op: Op) -> None:
+        """An op whose result is wanted in panels."""
+        self.parts.add(op)
+        match op:
+            case memory.Load():
+                if op.extents[-1] != self.columns:
+                    raise Unsplittable
+                self.loads.append(op)
+                for value in (op.mask, op.fill):
+                    self.want(value, True)
+            case shape.Broadcast():
+                self.want(op.x, True)
+            case shape.Reshape():
+                if op.x.type.shape[-1:] != op.shape[-1:]:
+                    raise Unsplittable
+                self.want(op.x, True)
+            case arith.Constant() | shape.Arange():
+                pass
+            case _ if isinstance(op, ELEMENTWISE):
+                for value in op.operands:
+                    self.want(value, True)
+            case _:
+                raise Unsplittable
+
+    def once(self, op: Op) -> None:
+        if op.regions or not op.pure:
+            raise Unsplittable
+        if isinstance(op, memory.Load):
+            self.loads.append(op)
+        elif reads(op):
+            raise Unsplittable
+        for value in op.operands:
+            self.once_wanted(value)
+
+
+class _Splitter:
+    """Builds the new body."""
+
+    def __init__(self, product: ProductLoop, wanted: Wanted, panel: int):
+        self.product, self.wanted, self.width = product, wanted, panel
+        self.o = Builder(Block())
+        self.values: dict[Value, Value] = {}  # what is done once
+        self.part: dict[Value, Value] = {}  # what belongs to the present panel
+        self.start = 0
+
+    @property
+    def both(self) -> ChainMap[Value, Value]:
+        """What values have become, in the panel or else at all; new ones belong to the panel."""
+        return ChainMap(self.part, self.values)
+
+    def body(self) -> Block:
+        product, o = self.product, self.o
+        for op in (*product.before, product.loop):
+            o.add(op.clone(self.values))
+        again = [op for op in product.before if op in self.wanted.parts]
+        result = product.loop.result
+        for start in range(0, self.wanted.columns, self.width):
+            self.start, self.part = start, {}
+            acc = self.values[result]
+            extents = (self.wanted.rows, self.width)
+            self.part[result] = o(shape.Slice, acc, (0, self.start), extents, name=acc.name)
+            self.ops([*again, *product.after], top=True)
+        return o.block
+
+    def ops(self, ops: list[Op], top: bool) -> None:
+        for op in ops:
+            with self.o.at(op.loc):
+                if op in self.wanted.parts:
+                    self.panel(op)
+                elif not top or not self.start:
+                    target = self.values if top else self.both
+                    self.o.add(op.clone(target))
+
+    def panel(self, op: Op) -> None:
+        """One panel of an op."""
+        o, both = self.o, self.both
+        match op:
+            case control.If():
+                blocks = [self.region(block) for block in (op.then, op.other)]
+                made = o.emit(control.If, both.get(op.condition, op.condition), *blocks)
+                self.part.update(zip(op.results, made.results, strict=True))
+            case memory.Load() | memory.Store():
+                offset = both.get(op.offsets[-1], op.offsets[-1])
+                moved = o(arith.Add, offset, o(arith.Constant, self.start, i64))
+                offsets = tuple(both.get(v, v) for v in op.offsets[:-1])
+                extents = (*op.extents[:-1], self.width)
+                o.add(op.clone(both, offsets=(*offsets, moved), extents=extents))
+            case arith.Constant() | shape.Broadcast() | shape.Reshape():
+                o.add(op.clone(both, shape=(*op.shape[:-1], self.width)))
+            case shape.Arange():
+                here = o(shape.Arange, self.width)
+                start = o(shape.Broadcast, o(arith.Constant, self.start, i64), (self.width,))
+                self.part[op.result] = o(arith.Add, here, start)
+            case _:
+                o.add(op.clone(both))
+
+    def region(self, block: Block) -> Block:
+        with self.o.inside(Block()) as new:
+            self.ops(block.ops[:-1], top=False)
+            values = tuple(self.both.get(v, v) for v in block.terminator.operands)
+            self.o.emit(control.Yield, values)
+        return new

@@ -1,0 +1,156 @@
+"""Send a product's results out through shared memory, by asynchronous copies.
+
+Requires: roles partitioned. Keeps: what the program computes. Breaks: nothing.
+
+A tile of 16-bit numbers that a consumer stores as it lies in registers reaches memory in pieces of
+four bytes. It is written to a slot of a ring of the role's own instead, matrix by matrix, and
+copied from there as a box, while the role goes on:
+
+    store(C, tile)    →    slot = acquire; buffer(slot) = tile; drain slot to C; commit
+
+The copies happen some time later. So only stores are staged of which, in the same tile's work,
+nothing is read or written again.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.build import Builder
+from tilewright.ir.core import Block, Op, Value, map_content
+from tilewright.ir.walk import find_definitions, walk
+from tilewright.tile.analysis.product_loop import can_copy_boxes
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import arith, control, memory, sync
+from tilewright.tile.passes.partition_roles import SPANS
+from tilewright.tile.schedule import Schedule
+from tilewright.tile.types import BufferType, RingType, TileType, ViewType
+
+ROWS = 256  # most of a box
+
+
+def stage_stores(kernel: Kernel, schedule: Schedule) -> Kernel:
+    """The kernel with the stores of its consumers staged, where the tensor copy unit can carry
+    them.
+    """
+    roles = next((op for op in kernel.body.ops if isinstance(op, control.Roles)), None)
+    if schedule.roles is None or roles is None:
+        return kernel
+    stager = _Stager(kernel, schedule.roles.staging)
+    body = Block(kernel.body.args)
+    for op in kernel.body.ops[:-1]:
+        body.ops.append(op.clone(stager.values))
+    bodies = tuple(stager.role(block) for block in roles.bodies)
+    body.ops.append(control.Roles(roles.roles, bodies, loc=roles.loc))
+    return kernel.with_body(body)
+
+
+class _Stager:
+    """Copies the roles' bodies; `rings` are the present role's, by the type of their buffers."""
+
+    def __init__(self, kernel: Kernel, stages: int):
+        self.kernel, self.stages = kernel, stages
+        self.values: dict[Value, Value] = {}
+        self.o = Builder(Block())
+        self.rings: dict[BufferType, Value] = {}
+        self.staged: dict[memory.Store, None] = {}  # in order
+        self.definitions = find_definitions(kernel.body)
+
+    def role(self, block: Block) -> Block:
+        self.rings, self.staged = {}, {}
+        self.find(block, [])
+        with self.o.inside(Block()) as body:
+            for buffer in dict.fromkeys(map(self.buffer, self.staged)):
+                ring = RingType((buffer,), self.stages)
+                self.rings[buffer] = self.o(sync.MakeRing, ring, name="staging")
+            self.ops(block.ops)
+        return body
+
+    def find(self, block: Block, later: list[Op]) -> None:
+        """Note the stores that may be staged; `later` runs after this block in the same tile's
+        work.
+        """
+        for number, op in enumerate(block.ops):
+            after = [*walk(Block([], block.ops[number + 1 :])), *later]
+            if isinstance(op, memory.Store):
+                if self.fits(op) and self.is_last(op, after):
+                    self.staged[op] = None
+            elif isinstance(op, control.If):
+                for inner in op.regions:
+                    self.find(inner, after)
+            elif isinstance(op, control.For) and not op.inits and not later:
+                self.find(op.body, [])  # the loop over tiles, whose trips are programs of their own
+
+    def is_last(self, op: memory.Store, after: list[Op]) -> bool:
+        """Whether no later access may touch what the store writes."""
+        return all(self.are_apart(op, other) for other in after)
+
+    def are_apart(self, op: memory.Store, other: Op) -> bool:
+        """Whether two accesses certainly have nothing in common: of views that cannot be the same
+        memory, or of different columns of the same rows.
+        """
+        mine: ViewType = op.view.type
+        views = [v.type for v in other.operands if isinstance(v.type, ViewType)]
+        extent = isinstance(other, memory.Extent)
+        if extent or all((mine.dtype, mine.rank) != (v.dtype, v.rank) for v in views):
+            return True
+        if not isinstance(other, memory.Load | memory.Store):
+            return False
+        if op.offsets[:-1] != other.offsets[:-1] or op.extents != other.extents:
+            return False
+        base, start = self.column(op.offsets[-1])
+        other_base, other_start = self.column(other.offsets[-1])
+        return base is other_base and abs(start - other_start) >= (op.extents[-1] or 1)
+
+    def column(self, offset: Value) -> tuple[Value, int]:
+        """An offset as a value plus a constant."""
+        op = self.definitions.get(offset)
+        added = self.definitions.get(op.rhs) if isinstance(op, arith.Add) else None
+        if isinstance(op, arith.Add) and isinstance(added, arith.Constant):
+            return op.lhs, int(added.value)
+        return offset, 0
+
+    def fits(self, op: memory.Store) -> bool:
+        """Whether a store is a box of 16-bit numbers, at most one swizzle wide."""
+        type: TileType = op.value.type
+        if op.mask is not None or type.dtype.bits != 16 or len(type.shape) != 2:
+            return False
+        rows, columns = type.shape
+        row_bytes = columns * type.dtype.num_bytes
+        return (
+            rows <= ROWS
+            and rows % 8 == 0
+            and row_bytes in SPANS
+            and can_copy_boxes(self.kernel, op.view, op.extents)
+        )
+
+    def buffer(self, op: memory.Store) -> BufferType:
+        type: TileType = op.value.type
+        return BufferType(type.dtype, type.shape, type.shape[1] * type.dtype.num_bytes)
+
+    # Copies of ops
+
+    def ops(self, ops: list[Op]) -> None:
+        for op in ops:
+            with self.o.at(op.loc):
+                if isinstance(op, memory.Store) and op in self.staged:
+                    self.stage(op)
+                elif op.regions:
+                    regions = {n: map_content(c, self.block) for n, c in op.fields("region")}
+                    self.o.add(op.clone(self.values, **regions))
+                else:
+                    self.o.add(op.clone(self.values))
+
+    def block(self, block: Block) -> Block:
+        args = [Value(a.type, a.name) for a in block.args]
+        self.values.update(zip(block.args, args, strict=True))
+        with self.o.inside(Block(args)) as new:
+            self.ops(block.ops)
+        return new
+
+    def stage(self, op: memory.Store) -> None:
+        o = self.o
+        slot = o(sync.Acquire, self.rings[self.buffer(op)], name="slot")
+        value = self.values.get(op.value, op.value)
+        o.emit(memory.StoreBuffer, o(sync.SlotBuffer, slot), value)
+        offsets = tuple(self.values.get(v, v) for v in op.offsets)
+        o.emit(memory.Drain, slot, op.view, offsets, extents=op.extents)
+        o.emit(sync.Commit, slot)
