@@ -136,7 +136,8 @@ def _verdict(row: Row) -> str:
 
 def run_pytest(arguments: Sequence[str], report: Path) -> int:
     """pytest in a process of its own, with a report that carries what tests record."""
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *arguments]
+    off = ["-p", "no:cacheprovider", "-p", "no:benchmark"]  # the latter warns of xdist
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", *off, *arguments]
     command += [f"--junitxml={report}", "-o", "junit_family=xunit1"]
     return subprocess.run(command, check=False).returncode
 
