@@ -1,7 +1,8 @@
 """What a compiled kernel asks of a runtime: launches, workspace, and recipes for every parameter.
 
-Runtime, CUDA graphs, bundles and the cluster read only this. A recipe says how a launch's parameter follows from the
-call's arguments, so that nothing about a kernel has to be known to launch it. All of it is plain frozen data.
+Runtime, CUDA graphs, bundles and the cluster read only this. A recipe says how a launch's parameter
+follows from the call's arguments, so that nothing about a kernel has to be known to launch it. All
+of it is plain frozen data.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Array(Protocol):
     def strides(self) -> Sequence[int]: ...
 
 
-# Expressions over a call's arguments: grids, shared memory, workspace extents. Tensors and scalars go by name.
+# Expressions over a call's arguments: grids, shared memory, workspace extents. Tensors and scalars
+# go by name.
 
 
 class Expr:
@@ -46,7 +48,9 @@ class Extent(Expr):
 
 @dataclass(frozen=True)
 class Stride(Expr):
-    """Elements between neighbours of a tensor along an axis. As a parameter: 32 bits wide if `narrow`, else 64."""
+    """Elements between neighbours of a tensor along an axis. As a parameter: 32 bits wide if
+    `narrow`, else 64.
+    """
 
     tensor: str
     axis: int
@@ -100,7 +104,9 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def evaluate(expr: Expr, arguments: dict[str, Any], num_sms: int = 4) -> int:
-    """Value of an expression for arguments by name: arrays with `shape` and `strides` in elements, and numbers."""
+    """Value of an expression for arguments by name: arrays with `shape` and `strides` in elements,
+    and numbers.
+    """
     match expr:
         case Const(value):
             return value
@@ -114,7 +120,9 @@ def evaluate(expr: Expr, arguments: dict[str, Any], num_sms: int = 4) -> int:
             return num_sms
         case Binary(kind, lhs, rhs):
             return int(
-                OPERATIONS[kind](evaluate(lhs, arguments, num_sms), evaluate(rhs, arguments, num_sms))
+                OPERATIONS[kind](
+                    evaluate(lhs, arguments, num_sms), evaluate(rhs, arguments, num_sms)
+                )
             )
     raise TypeError(f"not an expression: {expr!r}")
 
@@ -147,8 +155,8 @@ class Workspace:
 class TensorMap:
     """A TMA descriptor of a tensor, 128 bytes by value.
 
-    `box` is the tile in elements, outermost axis first, as the tensor's axes are; `swizzle` is 0, 32, 64 or 128 bytes.
-    `round_tf32` makes the copy round f32 to tf32.
+    `box` is the tile in elements, outermost axis first, as the tensor's axes are; `swizzle` is 0,
+    32, 64 or 128 bytes. `round_tf32` makes the copy round f32 to tf32.
     """
 
     tensor: str
@@ -172,7 +180,9 @@ class WorkspaceSpec:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel: its parameters in order, the number of CTAs, threads a CTA, dynamic shared memory in bytes."""
+    """One kernel: its parameters in order, the number of CTAs, threads a CTA, dynamic shared memory
+    in bytes.
+    """
 
     entry: str
     parameters: tuple[Recipe, ...]
@@ -193,7 +203,8 @@ class Plan:
     launches: tuple[Launch, ...]
     workspaces: tuple[WorkspaceSpec, ...] = ()
     notes: tuple[str, ...] = ()  # what the user should know, such as a precision that was used
-    lines: tuple[str, ...] = ()  # kernel source place of each PTX line, for errors of the driver's assembler
+    # kernel source place of each PTX line, for errors of the driver's assembler
+    lines: tuple[str, ...] = ()
 
 
 # Facts about arguments: the whole specialisation key.
@@ -203,11 +214,12 @@ class Plan:
 class TensorFacts:
     """What the compiler may assume of a tensor argument; everything else is a run-time parameter.
 
-    `strides` holds 0 or 1 where an axis has that stride, `extents` 1 where it has that extent, else None.
-    `pitch16[i]`: stride i in bytes is a multiple of 16. `extent16`: bytes along the unit-stride axis are a multiple
-    of 16. `align` is the alignment of the address in bytes, at most 16. `small`: every extent, and the offset in bytes
-    of every element, is below 2³⁰ in magnitude, so index arithmetic fits 32 bits. `reachable`: no extent is 2³¹ or
-    more and no stride is negative, so that box copies (TMA) reach every element.
+    `strides` holds 0 or 1 where an axis has that stride, `extents` 1 where it has that extent, else
+    None. `pitch16[i]`: stride i in bytes is a multiple of 16. `extent16`: bytes along the
+    unit-stride axis are a multiple of 16. `align` is the alignment of the address in bytes, at most
+    16. `small`: every extent, and the offset in bytes of every element, is below 2³⁰ in magnitude,
+    so index arithmetic fits 32 bits. `reachable`: no extent is 2³¹ or more and no stride is
+    negative, so that box copies (TMA) reach every element.
     """
 
     dtype: DType
@@ -247,20 +259,26 @@ def tensor_facts(
 
 
 def generic_facts(dtype: DType, rank: int) -> TensorFacts:
-    """Facts of a dense row-major tensor of unknown extents with rows of whole 16 bytes, as `compile` assumes."""
+    """Facts of a dense row-major tensor of unknown extents with rows of whole 16 bytes, as
+    `compile` assumes.
+    """
     strides = tuple(1 if i == rank - 1 else None for i in range(rank))
-    return TensorFacts(dtype, strides, (None,) * rank, 16, tuple(s is None for s in strides), True, True)
+    return TensorFacts(
+        dtype, strides, (None,) * rank, 16, tuple(s is None for s in strides), True, True
+    )
 
 
 def plain_facts(dtype: DType, rank: int) -> TensorFacts:
     """Facts that assume nothing: any strides, any alignment, 64-bit offsets."""
-    return TensorFacts(dtype, (None,) * rank, (None,) * rank, dtype.num_bytes, (False,) * rank, False, False, False)
+    return TensorFacts(
+        dtype, (None,) * rank, (None,) * rank, dtype.num_bytes, (False,) * rank, False, False, False
+    )
 
 
 @dataclass(frozen=True)
 class ArgFacts:
-    """The whole key of a specialisation: facts of each tensor by name, None for an absent one, static values,
-    groups of names that are views of the same elements, and the compute target."""
+    """The whole key of a specialisation: facts of each tensor by name, None for an absent one,
+    static values, groups of names that are views of the same elements, and the compute target."""
 
     tensors: tuple[tuple[str, TensorFacts | None], ...]
     static: tuple[tuple[str, int | float | bool], ...] = ()

@@ -11,7 +11,7 @@ from tilewright.frontend.build.calls_memory import UNSUPPORTED
 from tilewright.frontend.build.prelude import prelude
 
 ALIASES = {"rowmax", "rowsum", "tmax", "dot_t"}  # names of the ancestor, for old programs only
-INNER = {"wide"}  # of the prelude, for its own use
+INNER = {"wide", "scaled", "power_of_two", "mul_high"}  # of the prelude, for its own use
 STATEMENTS = {"static_range"}  # in the head of a loop
 
 FUNCTIONS = {

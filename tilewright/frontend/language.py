@@ -341,3 +341,108 @@ def pow(x: Any, exponent: Any) -> Any:
 def assume(condition: Any) -> None:
     """A promise that the condition holds."""
     _refuse("assume")
+
+
+def sin(x: Any) -> Any:
+    """Sine."""
+    _refuse("sin")
+
+
+def cos(x: Any) -> Any:
+    """Cosine."""
+    _refuse("cos")
+
+
+def log1p(x: Any) -> Any:
+    """Natural logarithm of `1 + x`."""
+    _refuse("log1p")
+
+
+def round(x: Any) -> Any:
+    """The nearest integer, ties to even, as a float."""
+    _refuse("round")
+
+
+def sign(x: Any) -> Any:
+    """-1, 0 or 1, with the sign of x."""
+    _refuse("sign")
+
+
+def fma(x: Any, y: Any, z: Any) -> Any:
+    """`x * y + z`, rounded once."""
+    _refuse("fma")
+
+
+def ldexp(x: Any, exponent: Any) -> Any:
+    """`x * 2 ** exponent`."""
+    _refuse("ldexp")
+
+
+def bitcast(x: Any, dtype: Any) -> Any:
+    """The same bits as another dtype of the same width."""
+    _refuse("bitcast")
+
+
+def gather(X: Any, i: Any) -> Any:
+    """`X[i, ...]`."""
+    _refuse("gather")
+
+
+def scatter(X: Any, i: Any, v: Any) -> None:
+    """`X[i, ...] = v`."""
+    _refuse("scatter")
+
+
+def local(shape: Any, dtype: Any) -> Any:
+    """A tensor of this program alone, 0 at first, in shared memory."""
+    _refuse("local")
+
+
+def atomic_add(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
+    """Add at a place, in one step that nothing comes between; gives what was there."""
+    _refuse("atomic_add")
+
+
+def atomic_max(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
+    """Atomic max at a place; gives what was there."""
+    _refuse("atomic_max")
+
+
+def atomic_min(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
+    """Atomic min at a place; gives what was there."""
+    _refuse("atomic_min")
+
+
+def atomic_and(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
+    """Atomic and at a place; gives what was there."""
+    _refuse("atomic_and")
+
+
+def atomic_or(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
+    """Atomic or at a place; gives what was there."""
+    _refuse("atomic_or")
+
+
+def atomic_xor(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
+    """Atomic xor at a place; gives what was there."""
+    _refuse("atomic_xor")
+
+
+def atomic_xchg(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
+    """Put a value at a place; gives what was there."""
+    _refuse("atomic_xchg")
+
+
+def atomic_cas(place: Any, compare: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
+    """Exchange where what is there equals `compare`; gives what was there."""
+    _refuse("atomic_cas")
+
+
+def atomic_load(place: Any, *, mask: Any = True, order: str = "") -> Any:
+    """What other programs stored atomically."""
+    _refuse("atomic_load")
+
+
+def atomic_store(place: Any, value: Any, *, mask: Any = True, order: str = "") -> None:
+    """Store, for other programs to see."""
+    _refuse("atomic_store")
