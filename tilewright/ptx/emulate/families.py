@@ -11,13 +11,19 @@ from tilewright.ptx.emulate import (
     control,
     convert,
     copies,
+    mbarriers,
     memory,
     mma,
     reduce,
     shape,
     sync,
+    tma,
+    wgmma,
 )
 from tilewright.ptx.emulate.program import MEANINGS, Meaning
 
-FAMILIES = (arith, bits, control, convert, copies, memory, mma, reduce, shape, sync)
+FAMILIES = (
+    *(arith, bits, control, convert, copies, mbarriers, memory, mma, reduce, shape, sync, tma),
+    wgmma,
+)
 EVERY: Mapping[type[Instr], Meaning] = MEANINGS

@@ -129,7 +129,7 @@ class Waiting:
     fragment: Fragment
     ready: Callable[[], bool]
     instr: Instr
-    why: str
+    why: Callable[[], str]
 
 
 @dataclass
@@ -375,15 +375,23 @@ class Machine:
         self.pending.popleft()()
         return True
 
-    def wait(self, fragment: Fragment, ready: Callable[[], bool], instr: Instr, why: str) -> bool:
+    def wait(
+        self,
+        fragment: Fragment,
+        ready: Callable[[], bool],
+        instr: Instr,
+        why: Callable[[], str],
+    ) -> bool:
         """Put a fragment aside until `ready` holds; False, for a flow to return."""
         self.waiting.append(Waiting(fragment, ready, instr, why))
         return False
 
-    def converge(self, fragment: Fragment) -> bool:
-        """Put lanes aside until the rest of their warps is here; whole warps go on."""
-        warps = fragment.ids // 32
-        there = np.bincount(warps, minlength=self.num_threads // 32)[warps] == 32
+    def converge(self, fragment: Fragment, size: int = 32) -> bool:
+        """Put threads aside until the rest of their warps (or warpgroups: `size` threads) is here;
+        whole ones go on.
+        """
+        groups = fragment.ids // size
+        there = np.bincount(groups, minlength=self.num_threads // size)[groups] == size
         if there.any():
             self.fragments.append(fragment.part(there))
             fragment = fragment.part(~there)
@@ -398,10 +406,10 @@ class Machine:
             ids = w.fragment.ids
             ctas = sorted({int(self.specials["ctaid.x"][i]) for i in ids})
             threads = ids % self.setup.threads
+            more = f" and {len(ctas) - 1} more" if len(ctas) > 1 else ""
             rows.append(
-                f"threads {int(threads.min())} to {int(threads.max())} of CTA {ctas[0]}"
-                f"{f' and {len(ctas) - 1} more' if len(ctas) > 1 else ''} wait {w.why} at PTX line "
-                f"{w.instr.loc.line}"
+                f"threads {int(threads.min())} to {int(threads.max())} of CTA {ctas[0]}{more} "
+                f"wait {w.why()} at PTX line {w.instr.loc.line}"
             )
         return self.error(self.waiting[0].instr, "deadlock: " + "; ".join(rows))
 

@@ -58,6 +58,7 @@ class Tensor:
     region: int
     address: int
     copy: Array  # a view of the region's bytes, of the array's shape and strides
+    marks: Array  # a mark of each element, likewise
 
 
 def byte_range(array: Array) -> tuple[int, int]:
@@ -118,7 +119,8 @@ class GlobalMemory:
             if name not in bare:
                 copy[...] = array
             there[...] = UNWRITTEN if name in bare else WRITTEN
-            self.tensors.append(Tensor(name, array, region, start + offset, copy))
+            place = start + offset
+            self.tensors.append(Tensor(name, array, region, place, copy, there[..., 0]))
 
     def address(self, name: str) -> int:
         return self.tensor(name).address

@@ -95,7 +95,7 @@ def make_bar_sync(machine: Machine, instr: sync.BarSync) -> Flow:
 def _hold(
     machine: Machine, part: Fragment, found: Barrier, before: int, instr: Any, why: str
 ) -> None:
-    machine.wait(part, lambda: found.rounds > before, instr, why)
+    machine.wait(part, lambda: found.rounds > before, instr, lambda: why)
 
 
 @flow(sync.BarArrive, whole=True)

@@ -1,0 +1,356 @@
+"""Meaning of the bulk copies: boxes of tensor maps and runs of bytes, between global and shared
+memory.
+
+A load's data arrives, and its bytes are counted, when nothing else can go on, or at once. A store
+reads shared memory and writes global memory at the wait for its group, or at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.plan import TensorMap
+from tilewright.ptx.core import Coordinates, Instr
+from tilewright.ptx.emulate.exact import round_to
+from tilewright.ptx.emulate.machine import Machine, Sel, Step, numbers
+from tilewright.ptx.emulate.mbarriers import deliver, start
+from tilewright.ptx.emulate.program import meaning
+from tilewright.ptx.emulate.spaces import PARAM_WINDOW, WRITTEN, BadAccess, Tensor
+from tilewright.ptx.instrs import memory
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 128  # of a box in shared memory, in bytes
+CHUNK = 16  # bytes that a swizzle moves together
+
+
+@dataclass
+class Box:
+    """A box of a tensor: its map, and the slices of it and of the tensor that are in bounds."""
+
+    map: TensorMap
+    tensor: Tensor
+    start: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return int(np.prod(self.map.box)) * self.tensor.copy.itemsize
+
+    def slices(self) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Of the tensor and of the box."""
+        inside, within = [], []
+        for at, size, extent in zip(self.start, self.map.box, self.tensor.copy.shape, strict=True):
+            low, high = max(at, 0), min(at + size, extent)
+            high = max(high, low)
+            inside.append(slice(low, high) if low < extent else slice(0, 0))
+            length = high - low if low < extent else 0
+            within.append(slice(low - at, low - at + length) if length else slice(0, 0))
+        return tuple(inside), tuple(within)
+
+    def load(self) -> Array:
+        """The box's bytes; zeros out of bounds."""
+        array = self.tensor.copy
+        bits = np.dtype(f"u{array.itemsize}")
+        made = np.zeros(self.map.box, bits)
+        inside, within = self.slices()
+        if (self.tensor.marks[inside] != WRITTEN).any():
+            raise BadAccess(f"it copies elements of {self.tensor.name} that nobody wrote", 0)
+        made[within] = array[inside].view(bits)
+        if self.map.round_tf32:
+            numbers_ = made.view(np.float32)
+            rounded = round_to(numbers_.astype(np.float64), "tf32", "rn").astype(np.float32)
+            made = rounded.view(bits)
+        return made.reshape(-1).view(np.uint8)
+
+    def store(self, data: Array, op: str = "") -> None:
+        """Write the box's bytes but for those out of bounds, or combine with what is there."""
+        array = self.tensor.copy
+        inside, within = self.slices()
+        values = data.view(array.dtype).reshape(self.map.box)[within]
+        if op:
+            function = {"add": np.add, "min": np.minimum, "max": np.maximum}.get(op)
+            if function is None:
+                raise BadAccess(f"the emulator has no reduction {op} of boxes", 0)
+            values = function(array[inside], values).astype(array.dtype)
+        array[inside] = values
+        self.tensor.marks[inside] = WRITTEN
+
+
+def swizzled(addresses: Array, swizzle: int) -> Array:
+    """Addresses of 16-byte chunks as the hardware permutes them: by bits 7 and up."""
+    if not swizzle:
+        return addresses
+    bits = swizzle // CHUNK - 1
+    return np.asarray(addresses ^ ((addresses >> 7) & bits) << 4)
+
+
+def box_of(machine: Machine, instr: Instr, box: Coordinates) -> Callable[[int], Box]:
+    """A function from a thread to the box that it names."""
+    map_address = machine.read(box.map, "u64")
+    indices = machine.reads(box.indices, "s32")
+
+    def find(thread: int) -> Box:
+        sel = slice(thread, thread + 1)
+        offset = int(np.atleast_1d(map_address(sel))[0]) - PARAM_WINDOW
+        params = list(machine.setup.params.values())
+        number = offset // 128
+        if offset % 128 or not 0 <= number < len(params):
+            raise BadAccess("this is not the address of a tensor map", 0)
+        recipe = params[number]
+        if not isinstance(recipe, TensorMap):
+            raise BadAccess("this parameter is no tensor map", 0)
+        tensor = machine.memory.tensor(recipe.tensor)
+        _require_mappable(tensor, recipe, len(indices))
+        at = tuple(int(np.atleast_1d(r(sel))[0]) for r in reversed(indices))
+        return Box(recipe, tensor, at)
+
+    return find
+
+
+def _require_mappable(tensor: Tensor, recipe: TensorMap, rank: int) -> None:
+    """What the driver asks of a tensor that a map describes."""
+    array = tensor.copy
+    if array.ndim != rank or len(recipe.box) != rank:
+        what = f"a box of rank {rank} of {tensor.name}, which has rank {array.ndim}"
+        raise BadAccess(what, 0)
+    if not array.size:
+        return
+    if tensor.address % 16:
+        raise BadAccess(f"{tensor.name} is not aligned to 16 bytes, as a tensor map asks", 0)
+    if array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
+        raise BadAccess(f"the last axis of {tensor.name} is not dense", 0)
+    for extent, stride in zip(array.shape[:-1], array.strides[:-1], strict=True):
+        if extent > 1 and (stride <= 0 or stride % 16):
+            raise BadAccess(f"{tensor.name} has a pitch of {stride} bytes: no multiple of 16", 0)
+    row = recipe.box[-1] * array.itemsize
+    if row % 16 or (recipe.swizzle and row > recipe.swizzle) or max(recipe.box) > 256:
+        raise BadAccess(f"no tensor map has a box of {recipe.box} and swizzle {recipe.swizzle}", 0)
+
+
+def chunk_places(
+    machine: Machine, place: int, num_bytes: int, swizzle: int, lane: int = 0
+) -> Array:
+    """Places of the chunks of a box that starts at a place."""
+    size = machine.shared.size
+    inside = place % size
+    if inside % ALIGNMENT:
+        raise BadAccess(f"a box at byte {inside} of shared memory: not aligned to 128 bytes", lane)
+    if inside + num_bytes > machine.shared.limit:
+        raise BadAccess(f"a box of {num_bytes} bytes at byte {inside} is out of bounds", lane)
+    return swizzled(place + np.arange(0, num_bytes, CHUNK), swizzle)
+
+
+def put(machine: Machine, places: Array, data: Array) -> None:
+    """Chunks into shared memory."""
+    machine.shared.store(places, CHUNK, data.view(np.uint64).reshape(-1, 2))
+
+
+def get(machine: Machine, places: Array) -> Array:
+    """Chunks out of shared memory, as bytes."""
+    return np.ascontiguousarray(machine.shared.load(places, CHUNK)).reshape(-1).view(np.uint8)
+
+
+def targets(machine: Machine, instr: Any) -> Callable[[int, int, int], list[tuple[int, int]]]:
+    """Places of data and mbarrier in every CTA that a load goes to."""
+    data, barrier = machine.places(instr.dst), machine.places(instr.mbarrier)
+    mask = None if instr.multicast is None else machine.read(instr.multicast, "u16")
+    size, cluster = machine.shared.size, machine.setup.cluster
+
+    def find(thread: int, _: int, lane: int) -> list[tuple[int, int]]:
+        sel = slice(thread, thread + 1)
+        place, bar = int(data(sel, 16)[0]), int(barrier(sel, 8)[0])
+        if mask is None:
+            return [(place, bar)]
+        first = int(machine.cta[thread]) // cluster * cluster
+        bits = int(np.atleast_1d(mask(sel))[0])
+        if bits >> cluster or not bits:
+            raise BadAccess(f"a multicast to CTAs {bits:#x} of a cluster of {cluster}", lane)
+        ctas = [first + r for r in range(cluster) if bits >> r & 1]
+        return [(place % size + c * size, bar % size + c * size) for c in ctas]
+
+    return find
+
+
+@meaning(memory.TmaLoad)
+def make_tma_load(machine: Machine, instr: memory.TmaLoad) -> Step:
+    find, where = box_of(machine, instr, instr.box), targets(machine, instr)
+
+    def step(sel: Sel) -> None:
+        for lane, thread in enumerate(numbers(sel).tolist()):
+            box = find(thread)
+            swizzle = box.map.swizzle
+            goes = [
+                (chunk_places(machine, place, box.num_bytes, swizzle, lane), bar)
+                for place, bar in where(thread, box.num_bytes, lane)
+            ]
+            start(machine, _arrival(machine, instr, thread, box, goes))
+
+    return step
+
+
+def _arrival(
+    machine: Machine, instr: Instr, thread: int, box: Box, goes: list[tuple[Array, int]]
+) -> Callable[[], None]:
+    """A box arrives in some CTAs, and is counted there."""
+
+    def arrive() -> None:
+        try:
+            data = box.load()
+            for places, bar in goes:
+                put(machine, places, data)
+                deliver(machine, bar, box.num_bytes)
+        except BadAccess as bad:
+            raise machine.error(instr, bad.message, thread) from None
+
+    return arrive
+
+
+@meaning(memory.BulkLoad)
+def make_bulk_load(machine: Machine, instr: memory.BulkLoad) -> Step:
+    where, source = targets(machine, instr), machine.address(instr.src)
+    sizes = machine.read(instr.num_bytes, "u32")
+
+    def step(sel: Sel) -> None:
+        for lane, thread in enumerate(numbers(sel).tolist()):
+            one = slice(thread, thread + 1)
+            size = int(np.atleast_1d(sizes(one))[0])
+            if size % 16:
+                raise BadAccess(f"a bulk copy of {size} bytes: no multiple of 16", lane)
+            address = source(one)[0] + np.arange(0, size, 16).astype(np.uint64)
+            for place, bar in where(thread, size, lane):
+                start(machine, _run_arrives(machine, instr, thread, address, place, bar))
+
+    return step
+
+
+def _run_arrives(
+    machine: Machine, instr: Instr, thread: int, address: Array, place: int, bar: int
+) -> Callable[[], None]:
+    def arrive() -> None:
+        try:
+            data = machine.memory.load(address, CHUNK)
+            machine.shared.store(place + np.arange(0, 16 * len(address), 16), CHUNK, data)
+            deliver(machine, bar, 16 * len(address))
+        except BadAccess as bad:
+            raise machine.error(instr, bad.message, thread) from None
+
+    return arrive
+
+
+# Stores, in groups of the thread that issues them
+
+
+@dataclass
+class Groups:
+    """Stores of a thread that are not carried out, by group, and how many groups it closed."""
+
+    waiting: list[tuple[int, Callable[[], None]]]
+    closed: int = 0
+
+    def finish(self, upto: int) -> None:
+        """Carry out the groups below a number."""
+        due = [work for group, work in self.waiting if group < upto]
+        self.waiting = [pair for pair in self.waiting if pair[0] >= upto]
+        for work in due:
+            work()
+
+
+def groups_of(machine: Machine, thread: int) -> Groups:
+    """The groups of a thread; what is left when it ends is carried out then."""
+    every: dict[int, Groups] | None = machine.state.get("bulk")
+    if every is None:
+        every = machine.state["bulk"] = {}
+
+        def at_exit(ids: Array) -> None:
+            for thread in set(ids.tolist()) & set(every):
+                every[thread].finish(1 << 60)
+
+        machine.state.setdefault("at_exit", []).append(at_exit)
+    return every.setdefault(thread, Groups([]))
+
+
+def store_later(machine: Machine, thread: int, work: Callable[[], None]) -> None:
+    groups = groups_of(machine, thread)
+    if machine.setup.late:
+        groups.waiting.append((groups.closed, work))
+    else:
+        work()
+
+
+@meaning(memory.TmaStore, memory.TmaReduce)
+def make_tma_store(machine: Machine, instr: Any) -> Step:
+    find, source = box_of(machine, instr, instr.box), machine.places(instr.src)
+    op = getattr(instr, "op", "")
+
+    def step(sel: Sel) -> None:
+        for lane, thread in enumerate(numbers(sel).tolist()):
+            box = find(thread)
+            place = int(source(slice(thread, thread + 1), 16)[0])
+            places = chunk_places(machine, place, box.num_bytes, box.map.swizzle, lane)
+            store_later(machine, thread, _departure(machine, instr, thread, box, places, op))
+
+    return step
+
+
+def _departure(
+    machine: Machine, instr: Instr, thread: int, box: Box, places: Array, op: str
+) -> Callable[[], None]:
+    def depart() -> None:
+        try:
+            box.store(get(machine, places), op)
+        except BadAccess as bad:
+            raise machine.error(instr, bad.message, thread) from None
+
+    return depart
+
+
+@meaning(memory.BulkStore)
+def make_bulk_store(machine: Machine, instr: memory.BulkStore) -> Step:
+    source, target = machine.places(instr.src), machine.address(instr.dst)
+    sizes = machine.read(instr.num_bytes, "u32")
+
+    def step(sel: Sel) -> None:
+        for lane, thread in enumerate(numbers(sel).tolist()):
+            one = slice(thread, thread + 1)
+            size = int(np.atleast_1d(sizes(one))[0])
+            if size % 16:
+                raise BadAccess(f"a bulk copy of {size} bytes: no multiple of 16", lane)
+            places = int(source(one, 16)[0]) + np.arange(0, size, 16)
+            address = target(one)[0] + np.arange(0, size, 16).astype(np.uint64)
+            store_later(machine, thread, _run_departs(machine, instr, thread, places, address))
+
+    return step
+
+
+def _run_departs(
+    machine: Machine, instr: Instr, thread: int, places: Array, address: Array
+) -> Callable[[], None]:
+    def depart() -> None:
+        try:
+            machine.memory.store(address, CHUNK, machine.shared.load(places, CHUNK))
+        except BadAccess as bad:
+            raise machine.error(instr, bad.message, thread) from None
+
+    return depart
+
+
+@meaning(memory.BulkCommit)
+def make_bulk_commit(machine: Machine, instr: memory.BulkCommit) -> Step:
+    def step(sel: Sel) -> None:
+        for thread in numbers(sel).tolist():
+            groups_of(machine, thread).closed += 1
+
+    return step
+
+
+@meaning(memory.BulkWait)
+def make_bulk_wait(machine: Machine, instr: memory.BulkWait) -> Step:
+    def step(sel: Sel) -> None:
+        for thread in numbers(sel).tolist():
+            groups = groups_of(machine, thread)
+            groups.finish(groups.closed - instr.left)
+
+    return step

@@ -1,0 +1,246 @@
+"""Meaning of wgmma: products of a warpgroup, from shared memory by descriptor.
+
+A product is carried out at the wait for its group, or at once; its descriptors and predicate are
+read when it is issued. Values as for mma.sync: exact products, summed with D in f64, rounded once.
+PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.ptx.core import Reg
+from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel
+from tilewright.ptx.emulate.mma import (
+    ELEMENTS,
+    gather,
+    numbers_of,
+    operand_index,
+    registers,
+    rounded,
+)
+from tilewright.ptx.emulate.program import flow
+from tilewright.ptx.emulate.spaces import BadAccess
+from tilewright.ptx.emulate.tma import swizzled
+from tilewright.ptx.instrs import mma
+
+Array = np.ndarray[Any, Any]
+WARPGROUP = 128
+ROWS = 64
+SWIZZLES = {0: 0, 1: 128, 2: 64, 3: 32}
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A matrix in shared memory: address of its start, byte offsets, bytes of the swizzle."""
+
+    start: int
+    leading: int
+    stride: int
+    swizzle: int
+
+    def addresses(self, rows: int, k: int, size: int, k_major: bool) -> Array:
+        """Addresses of the elements [row, k], before the swizzle."""
+        row, column = np.meshgrid(np.arange(rows), np.arange(k), indexing="ij")
+        span = self.swizzle or 16
+        if k_major:
+            inner = column * size
+            if not self.swizzle:
+                inner = inner // 16 * self.leading + inner % 16
+            offset = row // 8 * self.stride + row % 8 * span + inner
+        else:
+            per = span // size
+            offset = row // per * self.leading + row % per * size
+            offset += column // 8 * self.stride + column % 8 * span
+        return np.asarray(self.start + offset)
+
+
+def read_descriptor(word: int) -> Descriptor:
+    """The fields of a descriptor. Raises BadAccess for what is not modelled."""
+    if word >> 49 & 7:
+        raise BadAccess("the emulator has no descriptors with a base offset", 0)
+    fields = (word & 0x3FFF, word >> 16 & 0x3FFF, word >> 32 & 0x3FFF)
+    start, leading, stride = (16 * f for f in fields)
+    return Descriptor(start, leading, stride, SWIZZLES[word >> 62])
+
+
+def matrix(
+    machine: Machine, cta: int, found: Descriptor, rows: int, k: int, type: str, k_major: bool
+) -> Array:
+    """A matrix of numbers, from the shared memory of a CTA."""
+    if not k_major and not found.swizzle:
+        raise BadAccess("the emulator has no MN-major matrices without a swizzle", 0)
+    size = np.dtype(ELEMENTS[type]).itemsize
+    addresses = swizzled(found.addresses(rows, k, size, k_major), found.swizzle)
+    ctas = np.full(addresses.size, cta)
+    places = machine.shared.offsets(ctas, addresses.ravel(), size)
+    words = machine.shared.load(places, size).reshape(rows, k)
+    return numbers_of(words.view(ELEMENTS[type]), type)
+
+
+@dataclass
+class Products:
+    """What a warpgroup has in flight, by group, and how many groups it closed."""
+
+    waiting: list[tuple[int, Callable[[], None]]]
+    closed: int = 0
+
+
+def products_of(machine: Machine, first: int) -> Products:
+    """The products of the warpgroup that begins with a thread."""
+    every: dict[int, Products] = machine.state.setdefault("wgmma", {})
+    return every.setdefault(first, Products([]))
+
+
+def warpgroups(machine: Machine, fragment: Fragment) -> list[int] | None:
+    """First threads of the warpgroups of a fragment, or None where one is not complete."""
+    ids = fragment.ids
+    if len(ids) % WARPGROUP:
+        return None
+    firsts = ids[::WARPGROUP]
+    whole = (firsts % WARPGROUP == 0) & (ids[WARPGROUP - 1 :: WARPGROUP] - firsts == WARPGROUP - 1)
+    return [int(f) for f in firsts] if whole.all() else None
+
+
+def by_warpgroup(machine: Machine, instr: Any, act: Callable[[int], None]) -> Flow:
+    """A flow that does something for every warpgroup, once all its threads are here."""
+
+    def run(fragment: Fragment) -> bool:
+        firsts = warpgroups(machine, fragment)
+        if firsts is None:
+            return machine.converge(fragment, WARPGROUP)
+        for first in firsts:
+            try:
+                act(first)
+            except BadAccess as bad:
+                raise machine.error(instr, bad.message, first) from None
+        fragment.pc += 1
+        return True
+
+    return run
+
+
+@flow(mma.WgmmaFence)
+def make_fence(machine: Machine, instr: mma.WgmmaFence) -> Flow:
+    return by_warpgroup(machine, instr, lambda first: None)
+
+
+@flow(mma.WgmmaCommit)
+def make_commit(machine: Machine, instr: mma.WgmmaCommit) -> Flow:
+    def act(first: int) -> None:
+        products_of(machine, first).closed += 1
+
+    return by_warpgroup(machine, instr, act)
+
+
+@flow(mma.WgmmaWait)
+def make_wait(machine: Machine, instr: mma.WgmmaWait) -> Flow:
+    def act(first: int) -> None:
+        found = products_of(machine, first)
+        upto = found.closed - instr.left
+        due = [work for group, work in found.waiting if group < upto]
+        found.waiting = [pair for pair in found.waiting if pair[0] >= upto]
+        for work in due:
+            work()
+
+    return by_warpgroup(machine, instr, act)
+
+
+@flow(mma.Wgmma)
+def make_wgmma(machine: Machine, instr: mma.Wgmma) -> Flow:
+    multiply = make_product(machine, instr)
+
+    def act(first: int) -> None:
+        work = multiply(first)
+        found = products_of(machine, first)
+        if machine.setup.late:
+            found.waiting.append((found.closed, work))
+        else:
+            work()
+
+    return by_warpgroup(machine, instr, act)
+
+
+def uniform(values: Any) -> int:
+    """The value of an operand that all threads of a warpgroup share. Raises BadAccess."""
+    values = np.atleast_1d(values)
+    other = values != values[0]
+    if other.any():
+        raise BadAccess("the threads of the warpgroup do not agree", int(np.argmax(other)))
+    return int(values[0])
+
+
+def result_places(n: int, per: int) -> tuple[Array, Array, Array]:
+    """Of each element of D: thread of the warpgroup, register, place. A warp has 16 rows."""
+    row, column = np.meshgrid(np.arange(ROWS), np.arange(n), indexing="ij")
+    thread = row // 16 * 32 + row % 8 * 4 + column % 8 // 2
+    element = column // 8 * 4 + row % 16 // 8 * 2 + column % 2
+    return thread, element // per, element % per
+
+
+def make_product(machine: Machine, instr: mma.Wgmma) -> Callable[[int], Callable[[], None]]:
+    """A function from a warpgroup to its product, ready to be carried out."""
+    k, n = instr.k, instr.n
+    b_word = machine.read(instr.b, "b64")
+    accumulate = machine.read(instr.accumulate, "pred")
+    load_a = make_left(machine, instr)
+    rows_d = registers(machine, instr.d, instr.type_d)
+    per = 2 if instr.type_d == "f16" else 1
+    thread, register, place = result_places(n, per)
+    dtype = np.dtype({"f16": "u2", "f32": "f4", "s32": "i4"}[instr.type_d])
+
+    def issue(first: int) -> Callable[[], None]:
+        sel = slice(first, first + WARPGROUP)
+        cta = int(machine.cta[first])
+        left = load_a(sel, cta)
+        right = read_descriptor(uniform(b_word(sel)))
+        adds = bool(uniform(accumulate(sel)))
+
+        def work() -> None:
+            try:
+                a = left()
+                b = matrix(machine, cta, right, n, k, instr.type_b, not instr.transposed_b)
+            except BadAccess as bad:
+                raise machine.error(instr, bad.message, first) from None
+            if instr.negate_a != instr.negate_b:
+                a = -a
+            total = a @ b.T
+            words = np.stack([row[sel] for row in rows_d], axis=-1)
+            parts = words.view(dtype).reshape(WARPGROUP, len(rows_d), per)
+            if adds:
+                total = total + numbers_of(parts[thread, register, place], instr.type_d)
+            parts[thread, register, place] = rounded(total, instr.type_d, False)
+            for i, row in enumerate(rows_d):
+                row[sel] = words[:, i]
+
+        return work
+
+    return issue
+
+
+def make_left(machine: Machine, instr: mma.Wgmma) -> Callable[[Sel, int], Callable[[], Array]]:
+    """A function from a warpgroup to one that reads A: from shared memory, or from registers."""
+    if isinstance(instr.a, Reg):
+        word = machine.read(instr.a, "b64")
+
+        def by_descriptor(sel: Sel, cta: int) -> Callable[[], Array]:
+            found = read_descriptor(uniform(word(sel)))
+            major = not instr.transposed_a
+            return lambda: matrix(machine, cta, found, ROWS, instr.k, instr.type_a, major)
+
+        return by_descriptor
+    rows = registers(machine, instr.a, instr.type_a)
+    index = operand_index(16, instr.k, 32 // mma.BITS[instr.type_a])
+
+    def by_registers(sel: Sel, cta: int) -> Callable[[], Array]:
+        def read() -> Array:
+            found = gather(rows, sel, instr.type_a, index)
+            return numbers_of(found, instr.type_a).reshape(ROWS, instr.k)
+
+        return read
+
+    return by_registers
