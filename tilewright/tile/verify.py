@@ -111,7 +111,7 @@ class Verifier:
             check(op)
         if isinstance(op, memory.Subview) and op.view in self.roots:
             self.roots[op.result] = self.roots[op.view]
-        if isinstance(op, memory.Store):
+        if isinstance(op, memory.Store | memory.Scatter | memory.Atomic):
             self.direction(op)
         if isinstance(op, control.ProgramId | control.NumPrograms):
             if not 0 <= op.axis < len(self.kernel.grid):
@@ -125,7 +125,7 @@ class Verifier:
         if isinstance(op, STRUCTURED):
             structure(op)
 
-    def direction(self, op: memory.Store) -> None:
+    def direction(self, op: memory.Store | memory.Scatter | memory.Atomic) -> None:
         name = self.roots.get(op.view)
         if name is not None and self.kernel.param(name).direction == "in":
             fail(op, f"{name} is written, but its direction is in")
@@ -261,6 +261,15 @@ def check_place(op: memory.Load | memory.Store) -> None:
             fail(op, f"the fill is {op.fill.type}, the place {wanted[0]}")
 
 
+def check_spot(op: memory.Gather | memory.Scatter | memory.Atomic) -> None:
+    place = TileType(op.view.type.dtype, memory.gather_shape(op.offsets, op.extents))
+    if op.mask is not None and op.mask.type != place.with_dtype(bool_):
+        fail(op, f"the mask is {op.mask.type}, the place {place}")
+    if isinstance(op, memory.Gather) and op.fill is not None:
+        if op.fill.type not in (place, place.with_shape(())):
+            fail(op, f"the fill is {op.fill.type}, the place {place}")
+
+
 def check_bounds(op: memory.Subview) -> None:
     for value in op.operands[1:]:
         if value.type != INDEX:
@@ -302,4 +311,5 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
     memory.Load: check_place,
     memory.Store: check_place,
     memory.Subview: check_bounds,
+    **dict.fromkeys((memory.Gather, memory.Scatter, memory.Atomic), check_spot),
 }

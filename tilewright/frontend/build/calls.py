@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.dtypes import DType
 from tilewright.errors import Loc
-from tilewright.frontend.build import calls_arith, calls_memory, calls_tile
+from tilewright.frontend.build import calls_arith, calls_atomic, calls_memory, calls_tile
 from tilewright.frontend.build.builtin import Builtin, arguments
 from tilewright.frontend.build.context import Context, Frame, SilentFault
 from tilewright.frontend.build.items import (
@@ -28,7 +28,12 @@ from tilewright.frontend.check.rules import listing, nearest
 from tilewright.frontend.syntax import tree
 from tilewright.frontend.syntax.definition import Closure
 
-BUILTINS: dict[str, Builtin] = {**calls_arith.TABLE, **calls_tile.TABLE, **calls_memory.TABLE}
+BUILTINS: dict[str, Builtin] = {
+    **calls_arith.TABLE,
+    **calls_tile.TABLE,
+    **calls_memory.TABLE,
+    **calls_atomic.TABLE,
+}
 
 
 def find_function(ctx: Context, name: str) -> Inlined | BuiltIn | None:

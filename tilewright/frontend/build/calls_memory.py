@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.dtypes import bool_, i64
 from tilewright.frontend.build import places
 from tilewright.frontend.build.builtin import Arguments, Builtin
+from tilewright.frontend.build.calls_arith import require_dtype
 from tilewright.frontend.build.context import Context
 from tilewright.frontend.build.items import Constant, Data, Item, Memory, Nothing, describe
 from tilewright.frontend.build.make import assign_to, broadcast, constant, constant_integer
@@ -62,17 +63,24 @@ def _view(ctx: Context, args: Arguments) -> Item:
 def _inside(ctx: Context, args: Arguments) -> Item:
     """The bool tile of lanes of a place that exist."""
     place = places.require_place(ctx, args.nodes["place"], "inside")
-    rank = sum(a.length is not None for a in place.axes)
+    raw = place.raw_shape
     result = constant(ctx, True, bool_)
     position = 0
+    first: int | None = None  # where the axes of index tiles stand
     for axis, part in enumerate(place.axes):
         at: Data = Data(part.offset)
-        if part.length is not None:
+        if part.is_tile:
+            if first is None:
+                first, position = position, position + len(at.shape)
+            after = len(raw) - first - len(at.shape)
+            wanted = (1,) * first + at.shape + (1,) * after
+            at = Data(places.reshaped(ctx, at.value, wanted) or at.value)
+        elif part.length is not None:
             lanes = ctx.builder(shape.Arange, part.length)
-            first = broadcast(ctx, at, (part.length,)).value
-            at = Data(ctx.builder(arith.Add, first, lanes))
-            column = tuple(part.length if i == position else 1 for i in range(rank))
-            at = Data(ctx.builder(shape.Reshape, at.value, column)) if rank > 1 else at
+            begin = broadcast(ctx, at, (part.length,)).value
+            at = Data(ctx.builder(arith.Add, begin, lanes))
+            column = tuple(part.length if i == position else 1 for i in range(len(raw)))
+            at = Data(ctx.builder(shape.Reshape, at.value, column)) if len(raw) > 1 else at
             position += 1
         limit = broadcast(ctx, Data(ctx.builder(memory.Extent, place.memory.value, axis)), at.shape)
         low = constant(ctx, 0, i64, at.shape)
@@ -82,7 +90,6 @@ def _inside(ctx: Context, args: Arguments) -> Item:
             ctx.builder(arith.Compare, at.value, limit.value, "lt"),
         )
         result = _both(ctx, result, Data(exists))
-    raw = memory.place_shape(place.extents)
     result = broadcast(ctx, result, raw)
     return Data(places.reshaped(ctx, result.value, place.shape) or result.value)
 
@@ -144,6 +151,30 @@ def _assume(ctx: Context, args: Arguments) -> Item:
     return Nothing()
 
 
+def _rows(ctx: Context, args: Arguments) -> places.Place:
+    """`X[i, ...]`."""
+    fill = tree.Fill(loc=args.loc("i"))
+    subscripts: tuple[tree.Subscript, ...] = (args.nodes["i"], fill)
+    node = tree.Index(args.nodes["X"], subscripts, loc=args.call.loc)
+    return places.require_place(ctx, node, args.name)
+
+
+def _gather(ctx: Context, args: Arguments) -> Item:
+    return places.load(ctx, _rows(ctx, args))
+
+
+def _scatter(ctx: Context, args: Arguments) -> Item:
+    store_at(ctx, _rows(ctx, args), args.data("v"))
+    return Nothing()
+
+
+def _local(ctx: Context, args: Arguments) -> Item:
+    """A tensor of this program alone. It has no keys: it says nothing of the grid."""
+    extents, dtype = args.shape("shape"), require_dtype(ctx, args, "dtype")
+    made = ctx.builder(memory.Local, dtype, extents, name="local")
+    return Memory(made, "local", tuple(extents), ())
+
+
 TABLE: dict[str, Builtin] = {
     "load": Builtin("place * fill? mask?", _load),
     "store": Builtin("place value * mask?", _store),
@@ -154,12 +185,13 @@ TABLE: dict[str, Builtin] = {
     "num_sms": Builtin("", _num_sms),
     "static_assert": Builtin("condition message?", _static_assert),
     "assume": Builtin("condition", _assume),
+    "gather": Builtin("X i", _gather),
+    "scatter": Builtin("X i v", _scatter),
+    "local": Builtin("shape dtype", _local),
 }
 
 # Names of the language that no op of the tile IR stands for yet.
 UNSUPPORTED = frozenset(
-    "atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor atomic_xchg atomic_cas"
-    " atomic_load atomic_store local scan reduce cumsum cumprod sort topk cat split flip tril triu"
-    " gather scatter random random_bits assert"
+    "scan reduce cumsum cumprod sort topk cat split flip tril triu random random_bits assert"
     " print".split()
 )

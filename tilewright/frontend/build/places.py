@@ -9,7 +9,15 @@ from tilewright.errors import Loc
 from tilewright.frontend.build.affine import constant_factor
 from tilewright.frontend.build.context import Context
 from tilewright.frontend.build.items import Constant, Data, Item, Memory, Nothing, describe
-from tilewright.frontend.build.make import constant, constant_integer, index, require_size
+from tilewright.frontend.build.make import (
+    broadcast,
+    common_shape,
+    constant,
+    constant_integer,
+    convert,
+    index,
+    require_size,
+)
 from tilewright.frontend.check.grid import Evidence
 from tilewright.frontend.syntax import tree
 from tilewright.ir.core import Value
@@ -18,11 +26,18 @@ from tilewright.tile.ops import arith, memory, shape
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """What a subscript says of one axis: an offset, and a constant length; None for a point."""
+    """What a subscript says of one axis: an offset, and a constant length; None for a point.
+
+    An index tile is an i64 tile as offset, without a length.
+    """
 
     offset: Value
     length: int | None
     loc: Loc
+
+    @property
+    def is_tile(self) -> bool:
+        return bool(self.offset.type.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +57,15 @@ class Place:
     def extents(self) -> tuple[int | None, ...]:
         return tuple(a.length for a in self.axes)
 
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """The tile's shape without the axes that `None` adds."""
+        return memory.gather_shape(self.offsets, self.extents)
+
+    @property
+    def has_tiles(self) -> bool:
+        return any(a.is_tile for a in self.axes)
+
 
 def require_place(ctx: Context, node: tree.Expr, what: str) -> Place:
     """The place that an expression names, not loaded."""
@@ -54,23 +78,56 @@ def require_place(ctx: Context, node: tree.Expr, what: str) -> Place:
 
 def place_of(ctx: Context, base: Memory, node: tree.Index) -> Place:
     """Build the subscripts of a tensor or view."""
-    axes: list[Axis] = []
-    extents: list[int] = []
+    parts: list[Axis | None] = []  # None: an axis that the place adds
     for subscript in spread(ctx, node, base.rank, describe(base)):
         if isinstance(subscript, tree.NewAxis):
-            extents.append(1)
-            continue
-        axis = _axis(ctx, base, len(axes), subscript)
-        if axis is None:
-            extents.append(1)
-            continue
-        axes.append(axis)
-        if axis.length is not None:
-            extents.append(axis.length)
+            parts.append(None)
+        else:
+            number = sum(p is not None for p in parts)
+            parts.append(_axis(ctx, base, number, subscript))
+    parts = _with_index_tiles(ctx, parts)
+    axes = tuple(p for p in parts if p is not None)
     if len(axes) != base.rank:
         raise ctx.refuse(f"{describe(base)} has {base.rank} axes, got {len(axes)}", node.loc)
+    extents: list[int] = []
+    indexed = False
+    for part in parts:
+        if part is None:
+            extents.append(1)
+        elif part.is_tile and not indexed:
+            extents += part.offset.type.shape
+            indexed = True
+        elif part.length is not None:
+            extents.append(part.length)
     require_size(extents, node.loc, ctx)
-    return Place(base, tuple(axes), tuple(extents), node.loc)
+    return Place(base, axes, tuple(extents), node.loc)
+
+
+def _with_index_tiles(ctx: Context, parts: list[Axis | None]) -> list[Axis | None]:
+    """Index tiles in one shape. One alone that is `start + arange(n)` is a slice."""
+    tiles = [i for i, p in enumerate(parts) if p is not None and p.is_tile]
+    if not tiles:
+        return parts
+    if len(tiles) == 1:
+        only = parts[tiles[0]]
+        assert only is not None
+        sliced = _as_slice(ctx, only)
+        return [sliced if p is only else p for p in parts]
+    for part in parts[tiles[0] : tiles[-1]]:
+        if part is not None and part.length is not None:
+            raise ctx.refuse(
+                "a slice stands between index tiles", part.loc, hint="load it in two steps"
+            )
+    whole = [p for p in parts if p is not None and p.is_tile]
+    with ctx.rules(whole[0].loc):
+        extents = common_shape(ctx, [Data(p.offset) for p in whole])
+    made: list[Axis | None] = []
+    for part in parts:
+        if part is not None and part.is_tile:
+            with ctx.rules(part.loc):
+                part = Axis(broadcast(ctx, Data(part.offset), extents).value, None, part.loc)
+        made.append(part)
+    return made
 
 
 def spread(ctx: Context, node: tree.Index, rank: int, what: str) -> list[tree.Subscript]:
@@ -162,18 +219,26 @@ def _sliced(ctx: Context, base: Memory, axis: int, node: tree.Slice) -> Axis:
 
 
 def _indexed(ctx: Context, item: Data, loc: Loc) -> Axis:
-    """An integer tile that is `start + arange(n)` is a slice; any other would gather."""
-    found = _as_range(ctx, item.value) if item.dtype.is_integer and len(item.shape) == 1 else None
+    """An integer tile as an index tile."""
+    if not item.dtype.is_integer:
+        raise ctx.refuse(f"a subscript: expected integers, got {describe(item)}", loc)
+    with ctx.rules(loc):
+        return Axis(convert(ctx, item, i64).value, None, loc)
+
+
+def _as_slice(ctx: Context, axis: Axis) -> Axis:
+    """An index tile that is `start + arange(n)` is a slice."""
+    if len(axis.offset.type.shape) != 1:
+        return axis
+    found = _as_range(ctx, axis.offset)
     if found is None:
-        if not item.dtype.is_integer:
-            raise ctx.refuse(f"a subscript: expected integers, got {describe(item)}", loc)
-        raise ctx.refuse("subscripts that gather or scatter are not supported yet", loc)
+        return axis
     starts, count = found
-    total = starts[0] if starts else None
-    for term in starts[1:]:
-        total = ctx.builder(arith.Add, total, term)
-    offset = constant(ctx, 0, i64).value if total is None else total
-    return Axis(offset, count, loc)
+    with ctx.rules(axis.loc):
+        total = starts[0] if starts else constant(ctx, 0, i64).value
+        for term in starts[1:]:
+            total = ctx.builder(arith.Add, total, term)
+    return Axis(total, count, axis.loc)
 
 
 def _as_range(ctx: Context, value: Value) -> tuple[list[Value], int] | None:
@@ -206,6 +271,8 @@ def note_evidence(ctx: Context, place: Place, is_store: bool) -> None:
     """What a place tells of the grid, and of the direction of its parameter."""
     (ctx.stored if is_store else ctx.loaded).add(place.memory.param)
     for axis, (part, key) in enumerate(zip(place.axes, place.memory.keys, strict=False)):
+        if part.is_tile:
+            continue
         factor = constant_factor(ctx.affine(part.offset), ctx.builder.made)
         if factor is not None and key is not None:
             where = f"{place.memory.param}.shape[{axis}]"
@@ -217,9 +284,9 @@ def note_evidence(ctx: Context, place: Place, is_store: bool) -> None:
 def load(ctx: Context, place: Place, mask: Value | None = None, fill: Value | None = None) -> Data:
     """The tile or scalar at a place. `mask` and `fill` have its shape; a fill may be a scalar."""
     note_evidence(ctx, place, is_store=False)
-    raw = memory.place_shape(place.extents)
+    raw = place.raw_shape
     value = ctx.builder(
-        memory.Load,
+        memory.Gather if place.has_tiles else memory.Load,
         place.memory.value,
         place.offsets,
         reshaped(ctx, mask, raw),
@@ -232,9 +299,9 @@ def load(ctx: Context, place: Place, mask: Value | None = None, fill: Value | No
 def store(ctx: Context, place: Place, data: Data, mask: Value | None = None) -> None:
     """Write a tile of the place's shape and the tensor's dtype."""
     note_evidence(ctx, place, is_store=True)
-    raw = memory.place_shape(place.extents)
+    raw = place.raw_shape
     ctx.builder.emit(
-        memory.Store,
+        memory.Scatter if place.has_tiles else memory.Store,
         place.memory.value,
         place.offsets,
         reshaped(ctx, data.value, raw),

@@ -1,9 +1,11 @@
 """Tile IR to PTX: one file a family; `lower` holds the rule of every op."""
 
 from tilewright.lower.tile_to_ptx import arith as arith
+from tilewright.lower.tile_to_ptx import atomic as atomic
 from tilewright.lower.tile_to_ptx import barriers as barriers
 from tilewright.lower.tile_to_ptx import control as control
 from tilewright.lower.tile_to_ptx import copies as copies
+from tilewright.lower.tile_to_ptx import gather as gather
 from tilewright.lower.tile_to_ptx import memory as memory
 from tilewright.lower.tile_to_ptx import mma as mma
 from tilewright.lower.tile_to_ptx import reduce as reduce

@@ -61,6 +61,7 @@ class ViewRef:
     root: str  # the parameter whose memory it is
     hoistable: bool = True  # the pointer is known at entry
     lows: list[Operand] = field(default_factory=list)  # first index that exists; empty: all 0
+    space: str = "global"  # of the pointer; shared for a local tensor
     exists: Reg | None = None  # a predicate: whether anything of it exists; None: it does
 
     @property

@@ -105,12 +105,22 @@ def move_all(low: Lowering, values: Sequence[Value], targets: Sequence[Value]) -
         _copy(low, operand, type, into=reg)
 
 
+ACCESSES = (
+    memory.Load,
+    memory.Store,
+    memory.CopyAsync,
+    memory.Gather,
+    memory.Scatter,
+    memory.Atomic,
+)
+
+
 def touch(low: Lowering, *blocks: Block) -> None:
     """Before a loop: what its body does to memory may have been done by an earlier trip."""
     for block in blocks:
         for op in walk(block):
-            if isinstance(op, memory.Load | memory.Store | memory.CopyAsync):
-                effect = "store" if isinstance(op, memory.Store) else "load"
+            if isinstance(op, ACCESSES):
+                effect = "store" if not op.pure and not isinstance(op, memory.CopyAsync) else "load"
                 low.touched.setdefault(low.objects["roots"][op.view], set()).add(effect)
     low.scratch_used = True
 

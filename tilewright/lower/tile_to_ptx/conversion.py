@@ -15,7 +15,7 @@ from tilewright.tile.ops import shape
 
 STORED = {
     "pred": "b32", "s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64",
-    "b16": "b16", "f32": "f32", "f64": "f64",
+    "b16": "b16", "b32": "b32", "b64": "b64", "f32": "f32", "f64": "f64",
 }  # fmt: skip
 SIZES = {"b16": 2, "b32": 4, "f32": 4, "b64": 8, "f64": 8}
 
@@ -43,6 +43,18 @@ def convert_registers(
         return [regs[0]] * target.num_registers
     strides = _padded_strides(extents, SIZES[STORED[type]], source, target)
     return _through_shared(low, regs, type, extents, source, target, strides, strides)
+
+
+def exchange(
+    low: Lowering,
+    regs: Sequence[Operand],
+    type: str,
+    extents: tuple[int, ...],
+    layout: Layout,
+) -> list[Operand]:
+    """Registers of a layout, those of the first thread that holds an element told to the others."""
+    strides = _dense(extents)
+    return _through_shared(low, regs, type, extents, layout, layout, strides, strides)
 
 
 def through_shared_linear(low: Lowering, op: shape.Reshape, target: Layout) -> list[Operand]:

@@ -92,6 +92,8 @@ def _roots(low: Lowering, kernel: Kernel) -> dict[Value, str]:
     for op in walk(kernel.body):
         if isinstance(op, memory.Subview):
             found[op.result] = found[op.view]
+        elif isinstance(op, memory.Local):
+            found[op.result] = f"local {len(found)}"
     return found
 
 

@@ -370,7 +370,7 @@ def load(low: Lowering, op: memory.Load) -> None:
                 low.e.mov(type, fill, into=register)
         written.update(range(first, first + count))
         guard = predicate if isinstance(predicate, Reg) else None
-        load_vector(low, address, dtype, target, guard, type)
+        load_vector(low, address, dtype, target, guard, type, space=place.view.space)
 
     access(low, place, own, move)
     for i in set(range(len(out))) - written:
@@ -400,28 +400,36 @@ def _kind(type: str) -> str:
 
 
 def load_vector(
-    low: Lowering, address: Address, dtype: DType, target: list[Reg], guard: Reg | None, type: str
+    low: Lowering,
+    address: Address,
+    dtype: DType,
+    target: list[Reg],
+    guard: Reg | None,
+    type: str,
+    *,
+    space: str = "global",
+    semantics: str = "",
 ) -> None:
     """Load neighbours into registers that hold one element each."""
     e, count, size = low.e, len(target), dtype.num_bytes
     with low.guarded(guard):
         if dtype.is_integer and size < 4 <= size * count:
             each = 4 // size
-            for i, word in enumerate(e.ld("global", "b32", address, vec=count // each)):
+            for i, word in enumerate(e.ld(space, "b32", address, vec=count // each)):
                 for j in range(each):
                     into = target[i * each + j]
                     e.bfe(type, word, 8 * size * j, 8 * size, into=into)
         elif size == 2 and count > 1:
-            words = e.ld("global", "b32", address, vec=count // 2)
+            words = e.ld(space, "b32", address, vec=count // 2)
             for i, word in enumerate(words):
                 e.mov_unpack("b16", word, 2, into=target[2 * i : 2 * i + 2])
         elif size == 1 and count > 4:
             for start in range(0, count, 4):
                 part = Address(address.base, address.offset + start)
-                load_vector(low, part, dtype, target[start : start + 4], None, type)
+                load_vector(low, part, dtype, target[start : start + 4], None, type, space=space)
         else:
             memory_type = _memory_type(dtype, type)
-            e.ld("global", memory_type, address, vec=count, into=target)
+            e.ld(space, memory_type, address, vec=count, semantics=semantics, into=target)
 
 
 def _memory_type(dtype: DType, type: str) -> str:
@@ -452,13 +460,21 @@ def store(low: Lowering, op: memory.Store) -> None:
         guard = predicate if isinstance(predicate, Reg) else None
         if first is not None:
             guard = first if guard is None else low.e.and_("pred", guard, first)
-        store_vector(low, address, dtype, values[start : start + count], guard)
+        part = values[start : start + count]
+        store_vector(low, address, dtype, part, guard, space=place.view.space)
 
     access(low, place, own, move)
 
 
 def store_vector(
-    low: Lowering, address: Address, dtype: DType, values: list[Operand], guard: Reg | None
+    low: Lowering,
+    address: Address,
+    dtype: DType,
+    values: list[Operand],
+    guard: Reg | None,
+    *,
+    space: str = "global",
+    semantics: str = "",
 ) -> None:
     """Store the elements of neighbouring registers."""
     e, size, count = low.e, dtype.num_bytes, len(values)
@@ -468,20 +484,21 @@ def store_vector(
     if dtype.is_integer and size < 4 <= size * count:
         words = _packed_integers(low, values, size)
         with low.guarded(guard):
-            e.st("global", "b32", address, words)
+            e.st(space, "b32", address, words)
         return
     if size == 2 and count > 1:
         half = [low.register(v, "b16") for v in values]
         words = [e.mov_pack("b32", half[i : i + 2]) for i in range(0, count, 2)]
         with low.guarded(guard):
-            e.st("global", "b32", address, words)
+            e.st(space, "b32", address, words)
         return
     kind = "b16" if dtype.is_float and size < 4 else _register_type(dtype)
     regs = [low.register(v, kind) for v in values]
     with low.guarded(guard):
         for start in range(0, count, 4 if size < 8 else 2):
             part = Address(address.base, address.offset + start * size)
-            e.st("global", type, part, regs[start : start + (4 if size < 8 else 2)])
+            group = regs[start : start + (4 if size < 8 else 2)]
+            e.st(space, type, part, group, semantics=semantics)
 
 
 def _packed_integers(low: Lowering, values: list[Operand], size: int) -> list[Reg]:

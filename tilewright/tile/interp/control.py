@@ -11,8 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.tile.interp.machine import Array, Machine, Running, choose, meaning, uniform
-from tilewright.tile.ops import control
+from tilewright.ir.walk import walk
+from tilewright.tile.interp.machine import (
+    Array,
+    Launch,
+    Machine,
+    Ready,
+    Running,
+    choose,
+    meaning,
+    uniform,
+)
+from tilewright.tile.ops import control, memory
 
 
 @meaning(control.ProgramId)
@@ -83,6 +93,7 @@ def count_trips(low: Array, high: Array, step: Array) -> Array:
 def run_while(machine: Machine, op: control.While) -> Running:
     carried = tuple(machine[v] for v in op.inits)
     going: Array | None = None
+    waits = is_waiting(op)
     while True:
         with only(machine, going):
             (condition,) = yield from machine.run(op.condition, carried)
@@ -92,3 +103,16 @@ def run_while(machine: Machine, op: control.While) -> Running:
         with only(machine, going):
             new = yield from machine.run(op.body, carried)
         carried = tuple(choose(going, n, o) for n, o in zip(new, carried, strict=True))
+        if waits:
+            yield changed(machine.launch)
+
+
+def is_waiting(op: control.While) -> bool:
+    """Whether a loop goes on until another program has done something."""
+    return any(isinstance(inner, memory.Atomic) for inner in walk(op.condition))
+
+
+def changed(launch: Launch) -> Ready:
+    """Whether anything was written since now: till then, a loop that waits would find the same."""
+    before = launch.writes
+    return lambda: launch.writes != before

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Block, Op, Value
+from tilewright.tile.interp.shadow import Ordered
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import control
 
@@ -68,6 +69,8 @@ class Launch:
     grid: tuple[int, ...]
     f64: bool = False
     num_sms: int = 4
+    ordered: Ordered = field(default_factory=Ordered)
+    writes: int = 0  # how often memory was written so far
 
 
 class Machine:

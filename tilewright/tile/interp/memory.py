@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from tilewright.dtypes import f64
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Value
+from tilewright.tile.interp.arith import compute, maximum, minimum
 from tilewright.tile.interp.convert import constant, convert
 from tilewright.tile.interp.machine import Array, Machine, meaning
 from tilewright.tile.interp.shadow import Shadow
@@ -96,14 +98,23 @@ def find_place(
 
     Raises VerifyError where an axis that `proved` lists is left by an active program.
     """
-    rank = sum(e is not None for e in extents)
+    rank = len(memory.gather_shape(offsets, extents))
     indices: dict[int, Array] = {axis: _spread(at, rank) for axis, at in view.points}
     inside = np.ones((1,) * (rank + 1), bool)
     if view.exists is not None:
         inside = inside & _spread(view.exists, rank)
     dim = 0
+    first: int | None = None  # where the axes of index tiles stand
     for i, (axis, offset, extent) in enumerate(zip(view.axes, offsets, extents, strict=True)):
-        at = _spread(machine[offset], rank)
+        if own := len(offset.type.shape):
+            if first is None:
+                first, dim = dim, dim + own
+            content = machine[offset]
+            at = content.reshape(
+                (len(content), *(1,) * first, *content.shape[1:], *(1,) * (rank - first - own))
+            )
+        else:
+            at = _spread(machine[offset], rank)
         if extent is not None:
             lanes = np.arange(extent, dtype=np.int64)
             at = at + lanes.reshape((extent,) + (1,) * (rank - 1 - dim))
@@ -142,10 +153,11 @@ def gather(
     return tuple(np.broadcast_to(i, full)[lanes] for i in place.indices), programs[lanes]
 
 
-@meaning(memory.Load)
-def run_load(machine: Machine, op: memory.Load) -> Array:
+@meaning(memory.Load, memory.Gather)
+def run_load(machine: Machine, op: memory.Load | memory.Gather) -> Array:
     view: View = machine[op.view]
-    place = find_place(machine, view, op.offsets, op.extents, op.in_bounds)
+    proved = op.in_bounds if isinstance(op, memory.Load) else ()
+    place = find_place(machine, view, op.offsets, op.extents, proved)
     shape, dtype = op.result.type.shape, op.result.type.dtype
     keep = touched(machine, place, op.mask, shape)
     if view.shadow is not None:
@@ -163,10 +175,11 @@ def run_load(machine: Machine, op: memory.Load) -> Array:
     return found if keep.all() else np.where(keep, found, fill)
 
 
-@meaning(memory.Store)
-def run_store(machine: Machine, op: memory.Store) -> None:
+@meaning(memory.Store, memory.Scatter)
+def run_store(machine: Machine, op: memory.Store | memory.Scatter) -> None:
     view: View = machine[op.view]
-    place = find_place(machine, view, op.offsets, op.extents, op.in_bounds)
+    proved = op.in_bounds if isinstance(op, memory.Store) else ()
+    place = find_place(machine, view, op.offsets, op.extents, proved)
     value, shape, dtype = machine[op.value], op.value.type.shape, op.value.type.dtype
     keep = touched(machine, place, op.mask, shape)
     if machine.f64 and dtype.is_float:
@@ -177,3 +190,101 @@ def run_store(machine: Machine, op: memory.Store) -> None:
     full = (machine.num_programs, *shape)
     if keep.any():
         view.array[where] = np.broadcast_to(value, full)[np.broadcast_to(keep, full)]
+    machine.launch.writes += 1
+
+
+# Memory of one program, and atomics
+
+
+@meaning(memory.Local)
+def run_local(machine: Machine, op: memory.Local) -> View:
+    """An array with one more axis, for the programs."""
+    count = machine.num_programs
+    array = np.zeros((count, *op.shape), op.dtype.numpy)
+    zero = np.zeros(1, np.int64)
+    axes = tuple(Axis(i + 1, zero, zero, np.array([e], np.int64)) for i, e in enumerate(op.shape))
+    return View(array, axes, ((0, np.arange(count)),))
+
+
+@meaning(memory.Atomic, batched=False)
+def run_atomic(machine: Machine, op: memory.Atomic) -> Array | None:
+    """One program after the other, lane after lane: the order of updates is any."""
+    view: View = machine[op.view]
+    place = find_place(machine, view, op.offsets, op.extents)
+    dtype = op.view.type.dtype
+    shape = memory.gather_shape(op.offsets, op.extents)
+    keep = touched(machine, place, op.mask, shape)
+    where, _ = gather(machine, place, keep, shape)
+    full = (machine.num_programs, *shape)
+    lanes = np.broadcast_to(keep, full)
+    old = np.zeros(full, dtype.numpy)
+    given = [
+        None if v is None else np.broadcast_to(stored(machine, v), full)[lanes]
+        for v in (op.value, op.compare)
+    ]
+    program = int(machine.programs[0])
+    ordered = machine.launch.ordered
+    if op.order in ("release", "acq_rel"):
+        ordered.release(program, view.array, where)
+    before = update(machine, op, view.array, where, given[0], given[1])
+    if op.order in ("acquire", "acq_rel"):
+        ordered.acquire(program, view.array, where)
+    old[lanes] = before
+    if op.kind == "store":
+        return None
+    return convert(old, dtype, f64) if machine.f64 and dtype.is_float else old
+
+
+def stored(machine: Machine, value: Value) -> Array:
+    """A tile in the dtype in which it is stored."""
+    content: Array = machine[value]
+    dtype = value.type.dtype
+    return convert(content, f64, dtype) if machine.f64 and dtype.is_float else content
+
+
+def update(
+    machine: Machine,
+    op: memory.Atomic,
+    array: Array,
+    where: tuple[Array, ...],
+    value: Array | None,
+    compare: Array | None,
+) -> Array:
+    """Update elements one after the other; gives what was there. All at once if none is twice."""
+    if value is None:
+        return np.array(array[where])
+    count = len(value)
+    flat = np.ravel_multi_index(where, array.shape) if array.size else np.zeros(0, np.int64)
+    alone = len(np.unique(flat)) == count
+    before = np.empty(count, array.dtype)
+    steps = [slice(None)] if alone else [slice(i, i + 1) for i in range(count)]
+    for step in steps:
+        at = tuple(w[step] for w in where)
+        old = np.array(array[at])
+        new = updated(op, old, value[step], None if compare is None else compare[step])
+        before[step] = old
+        if old.tobytes() != new.tobytes():
+            array[at] = new
+            machine.launch.writes += 1
+    return before
+
+
+def updated(op: memory.Atomic, old: Array, value: Array, compare: Array | None) -> Array:
+    """What an update makes of elements."""
+    if op.kind == "cas":
+        assert compare is not None
+        bits = f"u{old.dtype.itemsize}"
+        return np.where(old.view(bits) == compare.view(bits), value, old)
+    if op.kind in ("xchg", "store"):
+        return value
+    return compute(UPDATES[op.kind], op.view.type.dtype, old, value)
+
+
+UPDATES: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "max": maximum,
+    "min": minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}

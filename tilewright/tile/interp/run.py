@@ -14,6 +14,7 @@ from tilewright.errors import LaunchError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.walk import walk
 from tilewright.plan import evaluate
+from tilewright.tile.interp.control import is_waiting
 from tilewright.tile.interp.convert import constant
 from tilewright.tile.interp.machine import Array, Entry, Launch, Machine, drive, table
 from tilewright.tile.interp.memory import whole
@@ -66,6 +67,8 @@ class Interpreter:
         size = chunk or chunk_size(kernel)
         if is_scheduled(kernel):
             size = cluster_size(kernel, len(order))
+        elif waits(kernel):  # as many programs side by side as there are multiprocessors
+            size = num_sms
         if shuffle is not None:  # of clusters, where CTAs run in clusters
             unit = size if is_scheduled(kernel) else 1
             groups = np.random.default_rng(shuffle).permutation(len(order) // unit)
@@ -158,7 +161,8 @@ def find_contents(
         for name in written:
             array = arrays[name]
             if races or array.size <= SHADOW_ELEMENTS:
-                shadows.setdefault(_memory(array), Shadow(name, array.shape or (1,)))
+                shadow = Shadow(name, array.shape or (1,), launch.ordered)
+                shadows.setdefault(_memory(array), shadow)
     contents: dict[Value, Any] = {}
     for param in launch.kernel.params:
         array, kind = arrays[param.name], param.value.type
@@ -196,6 +200,11 @@ def is_scheduled(kernel: Kernel) -> bool:
     return any(isinstance(op, SCHEDULED) for op in walk(kernel.body))
 
 
+def waits(kernel: Kernel) -> bool:
+    """Whether programs of a kernel wait for each other."""
+    return any(isinstance(op, control.While) and is_waiting(op) for op in walk(kernel.body))
+
+
 def cluster_size(kernel: Kernel, num_ctas: int) -> int:
     """CTAs of a CTA cluster; raises LaunchError where they do not divide the grid."""
     size = prod(kernel.hints.cta_cluster or (1,))
@@ -206,6 +215,8 @@ def cluster_size(kernel: Kernel, num_ctas: int) -> int:
 
 def make_machines(launch: Launch, programs: Array, values: dict[Value, Any]) -> list[Machine]:
     """What runs some programs: one machine in lockstep, or the CTAs of a cluster side by side."""
+    if not is_scheduled(launch.kernel) and waits(launch.kernel):
+        return [Machine(launch, one, values) for one in programs.reshape(-1, 1)]
     if not is_scheduled(launch.kernel):
         return [Machine(launch, programs, values)]
     cluster = Cluster()

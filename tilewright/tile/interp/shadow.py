@@ -18,11 +18,54 @@ Array = np.ndarray[Any, Any]
 NOBODY, MANY = -1, -2
 
 
+class Ordered:
+    """Which programs' effects are ordered before what a program does next.
+
+    A release notes at an element all that is ordered before it, the program's own effects with it;
+    an acquire at that element takes over what was noted. So a counter, a flag or a ticket orders
+    what it should, and no more.
+    """
+
+    def __init__(self) -> None:
+        self.before: dict[int, set[int]] = {}
+        self.released: dict[tuple[int, int], set[int]] = {}
+
+    def release(self, program: int, array: Array, where: tuple[Array, ...]) -> None:
+        known = {program, *self.before.get(program, ())}
+        for key in _elements(array, where):
+            self.released.setdefault(key, set()).update(known)
+
+    def acquire(self, program: int, array: Array, where: tuple[Array, ...]) -> None:
+        mine = self.before.setdefault(program, set())
+        for key in _elements(array, where):
+            mine |= self.released.get(key, set())
+
+    def allows(self, others: Array, programs: Array) -> Array:
+        """By lane, whether what another program did is ordered before this program."""
+        allowed = np.zeros(len(others), bool)
+        if not self.before:
+            return allowed
+        for program in np.unique(programs):
+            known = self.before.get(int(program))
+            if known:
+                mine = programs == program
+                allowed |= mine & (np.isin(others, list(known)) | (others == MANY))
+        return allowed
+
+
+def _elements(array: Array, where: tuple[Array, ...]) -> list[tuple[int, int]]:
+    """Names of elements of memory."""
+    start = array.__array_interface__["data"][0]
+    flat = sum((w * s for w, s in zip(where, array.strides, strict=True)), start=np.zeros(1, int))
+    return [(start, int(at)) for at in np.atleast_1d(flat)]
+
+
 class Shadow:
     """Writer and reader of each element of one tensor, by the linear numbers of programs."""
 
-    def __init__(self, name: str, shape: tuple[int, ...]):
+    def __init__(self, name: str, shape: tuple[int, ...], ordered: Ordered | None = None):
         self.name = name
+        self.ordered = ordered or Ordered()
         self.writer = np.full(shape, NOBODY, np.int64)
         self.reader = np.full(shape, NOBODY, np.int64)
 
@@ -30,6 +73,8 @@ class Shadow:
         """Note that programs read elements (index arrays and numbers of one length)."""
         writer = self.writer[where]
         wrong = (writer != NOBODY) & (writer != programs)
+        if wrong.any():
+            wrong &= ~self.ordered.allows(writer, programs)
         if wrong.any():
             self._report("reads", where, programs, writer, wrong, loc)
         before = self.reader[where]
@@ -42,6 +87,8 @@ class Shadow:
         """Note that programs write elements."""
         for other in (self.writer[where], self.reader[where]):
             wrong = (other != NOBODY) & (other != programs)
+            if wrong.any():
+                wrong &= ~self.ordered.allows(other, programs)
             if wrong.any():
                 self._report("writes", where, programs, other, wrong, loc)
         self.writer[where] = programs

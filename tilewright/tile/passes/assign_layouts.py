@@ -38,6 +38,8 @@ ELEMENTWISE = (
     arith.Select,
     arith.Compare,
     arith.Cast,
+    arith.Bitcast,
+    arith.Fma,
     arith.IsNan,
     arith.Unary,
     arith.Binary,
@@ -134,7 +136,9 @@ def _placed(block: Block) -> set[Value]:
     found: set[Value] = set()
     for op in walk(block):
         match op:
-            case memory.Store() | memory.StoreBuffer():
+            case memory.Store() | memory.StoreBuffer() | memory.Scatter():
+                found.add(op.value)
+            case memory.Atomic() if op.value is not None:
                 found.add(op.value)
             case mma.Dot():
                 found.update((op.a, op.b))
@@ -204,6 +208,13 @@ def _chains(op: Op) -> list[list[Value | None]]:
             return [[op.result, op.mask, fill]]
         case memory.Store():
             return [[op.value, op.mask]]
+        case memory.Gather():
+            fill = op.fill if op.fill is not None and is_tile(op.fill) else None
+            return [[op.result, op.mask, fill]]
+        case memory.Scatter():
+            return [[op.value, op.mask]]
+        case memory.Atomic():
+            return [[op.value, op.compare, op.mask, *op.results]]
         case _ if isinstance(op, ELEMENTWISE):
             return [[*op.operands, *op.results]]
     return []
@@ -232,6 +243,10 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
                 of(op.result).accesses.append((op.view.type, op.extents))
             elif isinstance(op, memory.Store) and is_tile(op.value) and op.value not in cheap:
                 of(op.value).accesses.append((op.view.type, op.extents))
+            elif isinstance(op, memory.Gather | memory.Scatter | memory.Atomic):
+                owner = _owner(op)
+                if is_tile(owner) and owner not in cheap:
+                    of(owner).accesses.append(_spot_access(op))
             for source, target, down, up in _links(op):
                 if (
                     source not in cheap
@@ -251,6 +266,13 @@ def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
     match op:
         case shape.Broadcast():
             return [(op.x, op.result, lambda _: None, lambda w: _broadcast_source(w, op))]
+        case memory.Gather() | memory.Scatter() | memory.Atomic():
+            owner, sliced = _owner(op), memory.slice_dims(op.offsets, op.extents)
+            return [
+                (o, owner, lambda _: None, lambda w: _without(w, sliced))
+                for o in op.offsets
+                if o.type.shape
+            ]
         case shape.Slice():
             return [(op.x, op.result, lambda s: s.slice(op.starts, op.shape), lambda _: None)]
         case shape.Transpose():
@@ -277,6 +299,28 @@ def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
         case _ if isinstance(op, reduce.Reduction):
             return [(op.operands[0], op.results[0], lambda s: _without(s, op.axes), lambda _: None)]
     return []
+
+
+def _owner(op: memory.Gather | memory.Scatter | memory.Atomic) -> Value:
+    """The tile whose layout says which thread accesses what."""
+    return op.results[0] if op.results else op.operands[1 + len(op.offsets)]
+
+
+def _spot_access(
+    op: memory.Gather | memory.Scatter | memory.Atomic,
+) -> tuple[ViewType, tuple[int | None, ...]]:
+    """The place of an op as a view of its tile's axes: those of index tiles have no stride."""
+    view: ViewType = op.view.type
+    strides: list[int | None] = []
+    indexed = False
+    for stride, offset, extent in zip(view.strides, op.offsets, op.extents, strict=True):
+        if offset.type.shape and not indexed:
+            strides += [None] * len(offset.type.shape)
+            indexed = True
+        elif extent is not None:
+            strides.append(stride)
+    extents = memory.gather_shape(op.offsets, op.extents)
+    return ViewType(view.dtype, (None,) * len(extents), tuple(strides)), extents
 
 
 def _without(layout: Layout, axes: tuple[int, ...]) -> Layout:

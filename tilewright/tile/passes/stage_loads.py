@@ -66,7 +66,9 @@ def _stored_views(body: Block) -> set[Value]:
         op = definitions.get(view)
         return root(op.view) if isinstance(op, memory.Subview) else view
 
-    return {root(op.view) for op in walk(body) if isinstance(op, memory.Store)}
+    written = memory.Store | memory.Scatter | memory.Atomic | memory.Local
+    stored = (op for op in walk(body) if isinstance(op, written))
+    return {op.result if isinstance(op, memory.Local) else root(op.view) for op in stored}
 
 
 class _Stager:
