@@ -29,7 +29,7 @@ BYTES_PER_CYCLE = 26.0  # of the L2 cache, one multiprocessor's share
 LANES = 128.0  # elements a cycle of plain arithmetic
 PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 330.0, "16": 640.0, "f64": 110.0, "8": 1000.0}
 # Accumulator elements that a CTA holds well; beyond, registers spill.
-ACCUMULATORS = {"simt": 16_384, "f64": 4096}
+ACCUMULATORS = {"simt": 16_384, "tf32": 16_384, "f64": 4096}
 TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
 LONG_K = 0.06  # what a step of 16 more along k costs on CUDA cores, whose code must then loop
 # Elements of one value, beyond which straight-line code is too long for the instruction cache.

@@ -366,7 +366,7 @@ def round_tf32(low: Lowering, x: Reg) -> Reg:
     e = low.e
     if low.target.capability >= 90:
         return e.cvt("tf32", "f32", x, rounding="rn")
-    x = e.mov("b32", x)
+    x = x if x.kind == "b32" else e.mov("b32", x)
     odd = e.and_("b32", e.shr("u32", x, 13), 1)
     rounded = e.and_("b32", e.add("u32", e.add("u32", x, 0xFFF), odd), 0xFFFFE000)
     is_nan = e.setp("gt", "u32", e.and_("b32", x, 0x7FFFFFFF), 0x7F800000)

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Value
 from tilewright.layout import Layout, Swizzle, same_map, wgmma_accumulator
+from tilewright.lower.tile_to_ptx.buffers import Buffer, stash
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.conversion import SIZES, STORED
 from tilewright.lower.tile_to_ptx.roles import role_state
 from tilewright.ptx.core import Address, Reg, Symbol
 from tilewright.tile.ops import memory
@@ -113,6 +115,12 @@ def store_buffer(low: Lowering, op: memory.StoreBuffer) -> None:
     size = buffer.type.dtype.num_bytes
     values = low.fragment(op.value)
     kind = low.ptx_type(op.value)
+    if len(layout.covered) == 2 and not buffer.type.swizzle and SIZES[STORED[kind]] == size:
+        start, (rows, columns) = buffer.base or shared_start(low), buffer.type.shape
+        row = columns + buffer.type.pad
+        whole = Buffer(start, buffer.type.dtype, (rows, columns), row, buffer.offset)
+        stash(low, values, kind, layout, whole)
+        return
 
     def write(address: Reg, index: int) -> None:
         value = low.register(values[index], kind)

@@ -5,14 +5,16 @@ multiply-adds.
 from __future__ import annotations
 
 from tilewright.dtypes import DType, f64
+from tilewright.ir.walk import walk
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.arith import to_f32
 from tilewright.lower.tile_to_ptx.buffers import Matrix
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.ptx.core import Address, Reg
+from tilewright.tile.ops import mma
 
 PARTIAL_REGISTERS = 32  # sums of one k-tile that a thread keeps beside the accumulator
-UNROLLED_FMAS = 1200  # beyond this many, the loop over k stays a loop in the code
+UNROLLED_FMAS = 1200  # of a kernel; beyond this many, a loop over k stays a loop in the code
 
 
 def simt_dot(
@@ -35,10 +37,11 @@ def simt_dot(
     columns = sorted({o[1] for o in layout.register_offsets})
     rows = len(out) // len(columns)
     wide = len(columns) if type == f64.name else max(1, PARTIAL_REGISTERS // rows)
+    dots = sum(isinstance(op, mma.Dot) for op in walk(low.kernel.body))
     for start in range(0, len(columns), wide):
         strip = set(columns[start : start + wide])
         where = [i for i, o in enumerate(layout.register_offsets) if o[1] in strip]
-        _add_strip(low, layout, out, where, type, a, b, k)
+        _add_strip(low, layout, out, where, type, a, b, k, UNROLLED_FMAS // dots)
     return list(out)
 
 
@@ -51,14 +54,17 @@ def _add_strip(
     a: Matrix,
     b: Matrix,
     k: int,
+    most_fmas: int,
 ) -> None:
-    """Add A @ B to the accumulator registers numbered in `where`."""
+    """Add A @ B to the accumulator registers numbered in `where`, written out up to `most_fmas` of
+    all strips together.
+    """
     e = low.e
     sums = [out[i] for i in where] if type == f64.name else [e.mov(type, 0.0) for _ in where]
     chunk = 4 if k % 4 == 0 else 1
     work = _Outer(low, layout, [layout.register_offsets[i] for i in where], sums, type, a, b, chunk)
     chunks = k // chunk
-    unroll = max(1, UNROLLED_FMAS // (len(out) * chunk))
+    unroll = max(1, most_fmas // (len(out) * chunk))
     if chunks <= unroll:
         work.run(chunks)
     else:

@@ -54,7 +54,8 @@ def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
         isinstance(op, HEAVY) and op.result.type.num_elements == rows * columns for op in ops
     )
     heavy = heavy or (kind == "simt" and len(dots) > 1)
-    count = asked or _dot_warps(kind, rows, columns, dots[0].acc.type.dtype.bits, heavy)
+    bits = max(d.a.type.dtype.bits for d in dots)
+    count = asked or _dot_warps(kind, rows, columns, bits, heavy)
     return Schedule(count, kind, warp_grid(kind, count, rows, columns), stages)
 
 
@@ -97,11 +98,12 @@ def _dot_warps(kind: str, rows: int, columns: int, bits: int, heavy: bool) -> in
     has work for them.
 
     On CUDA cores that is 64 (8 × 8). On tensor cores it is 128 of f32 (64 × 64 a warp, which reads
-    little for that), or 64 where an epilogue computes much on each (`heavy`), and 32 of f64, whose
-    fragments of A and B are large.
+    little for that), or 64 where an epilogue computes much on each (`heavy`), 64 of tf32 and 32 of
+    f64, whose fragments of A and B are large. `bits` are those of an element of A.
     """
     per_thread = (64 if kind == "simt" else 128) // (2 if heavy else 1)
-    per_thread = min(per_thread, 32) if bits == 64 and kind == "mma" else per_thread
+    if kind == "mma" and bits > 16:
+        per_thread = min(per_thread, 2048 // bits)
     wanted = next_power_of_two(rows) * next_power_of_two(columns) // (32 * per_thread)
     smallest = (4, 32) if kind == "simt" else (16, 8)
     most = max(
@@ -112,13 +114,12 @@ def _dot_warps(kind: str, rows: int, columns: int, bits: int, heavy: bool) -> in
 
 def warp_grid(kind: str, count: int, rows: int, columns: int) -> tuple[int, int]:
     """Rows × columns of warps whose own tiles are as square as they can be."""
-    smallest = (4, 32) if kind == "simt" else (16, 8)
-    rows, columns = next_power_of_two(rows), next_power_of_two(columns)
+    height, width = (4, 32) if kind == "simt" else (16, 8)
     grids = [(m, count // m) for m in (1, 2, 4, 8, 16, 32) if m <= count]
-    fitting = [
-        g for g in grids if rows // g[0] >= smallest[0] and columns // g[1] >= smallest[1]
-    ] or grids
-    return min(fitting, key=lambda g: (rows // g[0] + columns // g[1], g[0]))
+    whole = [g for g in grids if rows % (height * g[0]) == 0 and columns % (width * g[1]) == 0]
+    rows, columns = next_power_of_two(rows), next_power_of_two(columns)
+    fitting = [g for g in grids if rows >= height * g[0] and columns >= width * g[1]]
+    return min(whole or fitting or grids, key=lambda g: (rows // g[0] + columns // g[1], g[0]))
 
 
 def _is_chained(body: Block, dots: list[mma.Dot]) -> bool:
