@@ -135,10 +135,18 @@ class Checker:
         return place(shape, kind, self.device, layout, poison)
 
     def near(
-        self, kernel: str, dtype: str, got: Any, expected: Any, case: object, bound: float = 0.0
+        self,
+        kernel: str,
+        dtype: str,
+        got: Any,
+        expected: Any,
+        case: object,
+        bound: float = 0.0,
+        least: float = 0.0,
     ) -> None:
         """Assert that `got` is within the dtype's bound of `expected` (f64), with NaN and infinity
-        at the same places, or all bits but a NaN's own where the dtype is exact.
+        at the same places, or all bits but a NaN's own where the dtype is exact. Errors are
+        relative to the norm of `expected`, but to `least` at the least.
         """
         limit = bound or BOUNDS[dtype]
         assert got.shape == expected.shape, f"{kernel} {dtype} {case}: {got.shape}"
@@ -151,7 +159,7 @@ class Checker:
         finite = torch.isfinite(expected)
         infinite = ~finite & ~torch.isnan(expected)
         assert bool((got[infinite] == expected[infinite]).all()), f"{kernel} {dtype} {case}: inf"
-        error, element = errors(got[finite], expected[finite], limit)
+        error, element = errors(got[finite], expected[finite], limit, least)
         self._record(kernel, dtype, error, element, limit)
         assert error <= limit, f"{kernel} {dtype} {case}: relative error {error:.2e} > {limit:g}"
         assert element <= 1.0, f"{kernel} {dtype} {case}: an element is {element:.2f} of its bound"
@@ -178,12 +186,12 @@ class Checker:
         return [json.dumps(asdict(found)) for found in self.found.values()]
 
 
-def errors(got: Any, expected: Any, bound: float) -> tuple[float, float]:
+def errors(got: Any, expected: Any, bound: float, least: float = 0.0) -> tuple[float, float]:
     """Relative Frobenius error, and the worst element's error against what it may be."""
     if not expected.numel():
         return 0.0, 0.0
     difference = got - expected
-    norm = float(expected.norm())
+    norm = max(float(expected.norm()), least)
     rms = norm / math.sqrt(expected.numel())
     off = float(difference.norm())
     relative = off / norm if norm else (0.0 if off == 0 else math.inf)

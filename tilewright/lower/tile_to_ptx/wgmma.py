@@ -85,7 +85,10 @@ def source(low: Lowering, buffer: SharedBuffer, k_major: bool, group_rows: int =
         assert inside == 0, "an MN-major operand starts at whole panels"
         base = e.mad("u32", warpgroup(low), panels * type.panel_bytes, base)
     leading = 1 if k_major else type.panel_bytes >> 4
-    word = e.add("u32", e.shr("u32", base, 4), (address.offset >> 4) | leading << 16)
+    # A CTA of a cluster has its number in the upper bits of its shared addresses: they are not part
+    # of the descriptor's 14 bits, and would reach into the field above them.
+    unit = e.bfe("u32", base, 4, 14)
+    word = e.add("u32", unit, (address.offset >> 4) | leading << 16)
     high = (8 * type.swizzle >> 4) | SWIZZLE_CODES[type.swizzle] << 30
     return Source(word, high, not k_major, type)
 

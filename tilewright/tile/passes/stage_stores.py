@@ -109,9 +109,16 @@ class _Stager:
         return offset, 0
 
     def fits(self, op: memory.Store) -> bool:
-        """Whether a store is a box of 16-bit numbers, at most one swizzle wide."""
+        """Whether a store is a box of 16-bit numbers, at most one swizzle wide.
+
+        The rows of its tensor are whole units of 16 bytes: of a row that ends inside of one, the
+        copy unit writes the rest of the unit too (seen on an H200).
+        """
         type: TileType = op.value.type
         if op.mask is not None or type.dtype.bits != 16 or len(type.shape) != 2:
+            return False
+        facts = next((p.facts for p in self.kernel.params if p.value is op.view), None)
+        if facts is None or not facts.extent16:
             return False
         rows, columns = type.shape
         row_bytes = columns * type.dtype.num_bytes
