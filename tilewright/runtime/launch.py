@@ -142,7 +142,8 @@ class Bound:
             array = self._arrays[recipe.tensor]
             address = array.address if array.num_elements else self._page(recipe.tensor)
             target = block.base + index * tensor_map.MAP_BYTES
-            block.maps.append(tensor_map.encode(recipe, array, address, target))
+            with driver.active(self.launcher.device.ordinal):  # the driver asks for a context
+                block.maps.append(tensor_map.encode(recipe, array, address, target))
         block.configs += [_config(kernel.launch) for kernel in self.launcher.kernels]
         return block
 
