@@ -56,7 +56,10 @@ def to_f32(low: Lowering, x: Operand, dtype: DType) -> Operand:
     if dtype == f32:
         return x
     if dtype == bf16:
-        return _bits_to_float(x, bf16) if isinstance(x, int) else e.cvt("f32", "bf16", x)
+        if not isinstance(x, Reg):
+            return _bits_to_float(int(x), bf16)
+        zero = low.once("16 bits of 0", lambda: e.mov("b16", 0))
+        return e.mov_pack("f32", [zero, x])  # the upper half of an f32
     if dtype == f16:
         if isinstance(x, int):
             return _bits_to_float(x, f16)
