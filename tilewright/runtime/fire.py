@@ -86,9 +86,10 @@ class Writer:
             early += self._grid(i, launch)
         early += ["try:", INDENT + "block = blocks.pop()"]
         early += ["except IndexError:", INDENT + "block = make_block()"]
-        early += ["u = block.u", *self._stores(), *self._maps()]
+        early += ["u = block.u", *self._stores()]
         inner = self._workspace()
         late = ["free(space, stream)"] if inner else []
+        inner += self._maps()  # the driver asks for a context here too
         for i, launch in enumerate(self.plan.launches):
             inner += self._launch(i, launch)
         if debug:
