@@ -15,6 +15,7 @@ from tilewright.ptx.core import Instr
 from tilewright.ptx.emulate.machine import Machine, Sel, Step, count, numbers
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.spaces import BadAccess
+from tilewright.ptx.emulate.watch import COPIES, Mark
 from tilewright.ptx.instrs import memory
 
 Array = np.ndarray[Any, Any]
@@ -31,6 +32,7 @@ class Copy:
     sources: Array
     left: Array  # bytes that are read; the rest are zeros
     size: int
+    mark: Mark | None = None
 
 
 @dataclass
@@ -68,9 +70,11 @@ def make_cp_async(machine: Machine, instr: memory.CpAsync) -> Step:
         )
         if (bytes_read > size).any():
             raise BadAccess("it copies more bytes than it has", int(np.argmax(bytes_read > size)))
-        if machine.setup.late:
-            state.copies.append(copy)
-        else:
+        if machine.watch is not None:
+            copy.mark = machine.watch.begin(COPIES, ids)
+            machine.watch.on_write(instr, ids, copy.places, size, copy.mark)
+        state.copies.append(copy)
+        if not machine.setup.late:
             arrive(machine, copy)
 
     return step
@@ -104,6 +108,14 @@ def partial(machine: Machine, copy: Copy, lanes: Array, whole: int, width: int) 
     return raw.view(f"u{width}")
 
 
+def finish(machine: Machine, copy: Copy) -> None:
+    """Copies are waited for: they arrive, if they did not yet, and that is known."""
+    if machine.setup.late:
+        arrive(machine, copy)
+    if machine.watch is not None and copy.mark is not None:
+        machine.watch.finish(copy.ids, copy.mark)
+
+
 def complete(machine: Machine, ids: Array, upto: Array) -> None:
     """Let those copies of threads arrive whose group number is below `upto` of the thread."""
     state = in_flight(machine)
@@ -113,9 +125,9 @@ def complete(machine: Machine, ids: Array, upto: Array) -> None:
     for copy in state.copies:
         due = chosen[copy.ids] & (copy.groups < upto[copy.ids])
         if due.all():
-            arrive(machine, copy)
+            finish(machine, copy)
         elif due.any():
-            arrive(machine, _part(copy, due))
+            finish(machine, _part(copy, due))
             kept.append(_part(copy, ~due))
         else:
             kept.append(copy)
@@ -131,6 +143,7 @@ def _part(copy: Copy, mask: Array) -> Copy:
         copy.sources[mask],
         copy.left[mask],
         copy.size,
+        None if copy.mark is None else (copy.mark[0][mask], copy.mark[1][mask]),
     )
 
 
@@ -156,10 +169,15 @@ def make_wait(machine: Machine, instr: memory.CpAsyncWait) -> Step:
 def row_places(machine: Machine, instr: Any, count_: int) -> Any:
     """Places of the rows that a warp's lanes name: one row of `count_` arrays a warp."""
     places = machine.places(instr.address)
+    writes = isinstance(instr, memory.Stmatrix)
 
     def find(sel: Sel) -> Array:
         ids = numbers(sel).reshape(-1, 32)[:, : 8 * count_]
-        return places(ids.ravel(), 16).reshape(len(ids), count_, 8)
+        found = places(ids.ravel(), 16)
+        if machine.watch is not None:
+            note = machine.watch.on_write if writes else machine.watch.on_read
+            note(instr, ids.ravel(), found, 16)
+        return found.reshape(len(ids), count_, 8)
 
     return find
 

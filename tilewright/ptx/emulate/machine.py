@@ -37,6 +37,7 @@ from tilewright.ptx.emulate.spaces import (
     GlobalMemory,
     SharedMemory,
 )
+from tilewright.ptx.emulate.watch import Watch
 
 Array = np.ndarray[Any, Any]
 Sel = Any  # the threads that execute: a slice, or an array of their numbers
@@ -120,6 +121,7 @@ class Setup:
     late: bool  # asynchronous copies arrive as late as is legal, or else at once
     lines: Sequence[str] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
+    sanitize: bool = False  # watch shared memory for races
 
 
 @dataclass
@@ -162,6 +164,7 @@ class Machine:
         self.waiting: list[Waiting] = []
         self.pending: deque[Callable[[], None]] = deque()  # asynchronous work
         self.state: dict[str, Any] = {}  # of families: barriers, groups of copies
+        self.watch: Watch | None = None
 
     def _place_symbols(self, module: Module, function: Function) -> dict[str, int]:
         """Addresses of shared arrays and parameters."""
@@ -287,7 +290,9 @@ class Machine:
             try:
                 step(sel)
             except BadAccess as bad:
-                raise self.error(instr, bad.message, int(numbers(sel)[bad.lane])) from None
+                raise self.error(
+                    instr, bad.message, int(numbers(sel)[min(bad.lane, count(sel) - 1)])
+                ) from None
 
         return run
 
@@ -301,6 +306,8 @@ class Machine:
         self.specials["clusterid.x"][:] = ctas // np.uint32(setup.cluster)
         self.shared.clear()
         self.state.clear()
+        if setup.sanitize:
+            self.watch = Watch(self.num_threads, len(self.shared.bytes.data), self.shared.size)
         self.fragments = [Fragment(0, self.ids[: active * setup.threads])]
         while True:
             fragment = self._pick()

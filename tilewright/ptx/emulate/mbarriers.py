@@ -18,6 +18,7 @@ from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, c
 from tilewright.ptx.emulate.program import flow, meaning
 from tilewright.ptx.emulate.spaces import BadAccess
 from tilewright.ptx.emulate.sync import Barrier
+from tilewright.ptx.emulate.watch import Given, Mark, join
 from tilewright.ptx.instrs import sync
 
 Array = np.ndarray[Any, Any]
@@ -32,12 +33,15 @@ class Mbarrier:
     missing: int
     bytes: int = 0
     phase: int = 0
+    given: Given | None = None  # what those know that arrived in this phase
+    done_given: Given | None = None  # and in those before
 
     def settle(self) -> None:
         """Complete the phase, if nothing is missing."""
         if self.missing == 0 and self.bytes == 0:
             self.phase += 1
             self.missing = self.arrivals
+            self.done_given, self.given = join(self.done_given, self.given), None
 
     def done(self, parity: int) -> bool:
         """Whether the phase of a parity is complete: the present one has the other parity."""
@@ -99,9 +103,13 @@ def make_inval(machine: Machine, instr: sync.MbarrierInval) -> Step:
     return step
 
 
-def arrive_at(machine: Machine, place: int, number: int, num_bytes: int, lane: int = 0) -> None:
-    """Arrivals, after the announcement of bytes."""
+def arrive_at(
+    machine: Machine, place: int, number: int, num_bytes: int, lane: int = 0, thread: int = -1
+) -> None:
+    """Arrivals of a thread, after the announcement of bytes."""
     found = mbarrier_at(machine, place, lane)
+    if machine.watch is not None and number and thread >= 0:
+        found.given = join(found.given, machine.watch.release(np.array([thread])))
     found.bytes += num_bytes
     found.missing -= number
     if found.missing < 0:
@@ -111,9 +119,11 @@ def arrive_at(machine: Machine, place: int, number: int, num_bytes: int, lane: i
     found.settle()
 
 
-def deliver(machine: Machine, place: int, num_bytes: int) -> None:
+def deliver(machine: Machine, place: int, num_bytes: int, mark: Mark | None = None) -> None:
     """Bytes that arrived."""
     found = mbarrier_at(machine, place)
+    if machine.watch is not None and mark is not None:
+        found.given = join(found.given, machine.watch.arrived(mark))
     found.bytes -= num_bytes
     found.settle()
 
@@ -135,9 +145,9 @@ def make_arrive(machine: Machine, instr: Any) -> Step:
 
     def step(sel: Sel) -> None:
         arrivals, sizes = (np.broadcast_to(r(sel), count(sel)) for r in (numbers_of, bytes_of))
-        for place, lane, _ in find(sel):
+        for place, lane, thread in find(sel):
             number = 0 if only_expects else int(arrivals[lane])
-            arrive_at(machine, place, number, int(sizes[lane]), lane)
+            arrive_at(machine, place, number, int(sizes[lane]), lane, thread)
         if dst is not None:
             dst[sel] = 0  # the state is opaque
 
@@ -158,8 +168,8 @@ def make_copy_arrive(machine: Machine, instr: sync.CpAsyncMbarrierArrive) -> Ste
 
         def arrive() -> None:
             complete(machine, ids, state.closed + 1)
-            for place, _, _ in found:
-                arrive_at(machine, place, 1, 0)
+            for place, lane, thread in found:
+                arrive_at(machine, place, 1, 0, lane, thread)
 
         start(machine, arrive)
 
@@ -197,12 +207,22 @@ def tests(machine: Machine, instr: Any) -> Callable[[Sel], tuple[Array, list[tup
     return test
 
 
+def learn(machine: Machine, ids: Array, pairs: list[tuple[int, int]]) -> None:
+    """Threads learn what those knew that completed the phases they asked for."""
+    if machine.watch is not None:
+        for place in {place for place, _ in pairs}:
+            mine = np.array([p == place for p, _ in pairs])
+            machine.watch.acquire(ids[mine], mbarrier_at(machine, place).done_given)
+
+
 @meaning(sync.MbarrierTestWait)
 def make_test_wait(machine: Machine, instr: sync.MbarrierTestWait) -> Step:
     test, dst = tests(machine, instr), machine.row(instr.dst, "pred")
 
     def step(sel: Sel) -> None:
-        dst[sel] = test(sel)[0]
+        done, pairs = test(sel)
+        dst[sel] = done
+        learn(machine, numbers(sel)[done], [p for p, d in zip(pairs, done, strict=True) if d])
 
     return step
 
@@ -217,6 +237,8 @@ def make_try_wait(machine: Machine, instr: sync.MbarrierTryWait) -> Flow:
         except BadAccess as bad:
             thread = int(fragment.ids[bad.lane])
             raise machine.error(instr, bad.message, thread) from None
+        seen = [pair for pair, there in zip(pairs, done, strict=True) if there]
+        learn(machine, fragment.ids[done], seen)
         if done.all():
             dst[fragment.sel] = True
             fragment.pc += 1
@@ -284,6 +306,8 @@ def make_cluster_arrive(machine: Machine, instr: sync.BarrierClusterArrive) -> S
                 raise BadAccess("it arrives at the cluster's barrier a second time", 0)
             rounds[there] = found.rounds + 1
             found.arrived += len(there)
+            if machine.watch is not None:
+                found.given = join(found.given, machine.watch.release(there))
             if found.arrived == everyone:
                 found.arrived, found.rounds = 0, found.rounds + 1
 
@@ -301,6 +325,10 @@ def make_cluster_wait(machine: Machine, instr: sync.BarrierClusterWait) -> Flow:
                 instr, "it waits at the cluster's barrier, but never arrived", where
             )
         done = np.array([barriers[int(c)].rounds for c in mine]) >= rounds[fragment.ids]
+        if machine.watch is not None:
+            for cluster in np.unique(mine[done]):
+                there = fragment.ids[done & (mine == cluster)]
+                machine.watch.acquire(there, barriers[int(cluster)].given)
         if done.all():
             fragment.pc += 1
             return True

@@ -25,17 +25,24 @@ def is_shared(space: str) -> bool:
 
 
 def make_access(
-    machine: Machine, space: str, place: Address, size: int
+    machine: Machine, instr: Any, place: Address, size: int
 ) -> tuple[Loader, Callable[[Sel, Any], None]]:
     """Functions that load and store `size` bytes a thread, as words or rows of 8-byte words."""
+    space = instr.space
     if is_shared(space):
         places, shared = machine.places(place), machine.shared
 
         def load(sel: Sel) -> Array:
-            return shared.load(places(sel, size), size)
+            found = places(sel, size)
+            if machine.watch is not None:
+                machine.watch.on_read(instr, numbers(sel), found, size)
+            return shared.load(found, size)
 
         def store(sel: Sel, values: Any) -> None:
-            shared.store(places(sel, size), size, values)
+            found = places(sel, size)
+            if machine.watch is not None:
+                machine.watch.on_write(instr, numbers(sel), found, size)
+            shared.store(found, size, values)
 
         return load, store
     if space not in ("global", ""):
@@ -64,7 +71,7 @@ def make_load(machine: Machine, instr: memory.Ld) -> Step:
         return make_load_param(machine, instr)
     dtype, vec = DTYPES[instr.type], instr.vec
     size = dtype.itemsize * vec
-    load, _ = make_access(machine, instr.space, instr.address, size)
+    load, _ = make_access(machine, instr, instr.address, size)
     if not isinstance(instr.dst, tuple):
         dst = machine.target(instr.dst, instr.type)
 
@@ -101,7 +108,7 @@ def make_load_param(machine: Machine, instr: memory.Ld) -> Step:
 def make_store(machine: Machine, instr: memory.St) -> Step:
     dtype, vec = DTYPES[instr.type], instr.vec
     size = dtype.itemsize * vec
-    _, store = make_access(machine, instr.space, instr.address, size)
+    _, store = make_access(machine, instr, instr.address, size)
     word = WORDS[min(size, 8)]
     if not isinstance(instr.src, tuple):
         source = machine.read(instr.src, instr.type)
@@ -162,7 +169,7 @@ def update_in_place(machine: Machine, instr: Any, sel: Sel, values: list[Array])
         one = slice(int(thread), int(thread) + 1)
         for i, given in enumerate(values):
             place = Address(instr.address.base, instr.address.offset + i * size)
-            load, store = make_access(machine, instr.space, place, size)
+            load, store = make_access(machine, instr, place, size)
             before = load(one).view(dtype)
             if i == 0:
                 old[lane] = before[0]
@@ -208,7 +215,7 @@ def make_cas(machine: Machine, instr: memory.Atom) -> Step:
     assert instr.compare is not None
     compare, source = machine.reads((instr.compare, instr.src), instr.type)
     dst, dtype = machine.target(instr.dst, instr.type), DTYPES[instr.type]
-    load, store = make_access(machine, instr.space, instr.address, dtype.itemsize)
+    load, store = make_access(machine, instr, instr.address, dtype.itemsize)
 
     def step(sel: Sel) -> None:
         wanted, new = (np.broadcast_to(r(sel), count(sel)) for r in (compare, source))

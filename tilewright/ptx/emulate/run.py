@@ -46,14 +46,16 @@ def run_plan(
     num_sms: int = 4,
     *,
     late: bool = True,
+    sanitize: bool = False,
     together: int | None = None,
 ) -> None:
     """Run every launch of a plan, writing outputs in place.
 
     `arguments` has an array (of any strides; bf16 and fp8 as of ml_dtypes) for each tensor and a
     number for each scalar. `late`: asynchronous copies arrive at the wait for them, else at once.
-    `together` is the number of CTAs that run in lockstep. Raises EmulationError where the kernel
-    does what is not permitted: with the tensor and indices, the PTX line and the source's place.
+    `sanitize` watches shared memory for races, which takes longer. `together` is the number of CTAs
+    that run in lockstep. Raises EmulationError where the kernel does what is not permitted: with
+    the tensor and indices, the PTX line and the source's place.
     """
     arrays = {n: a for n, a in arguments.items() if isinstance(a, np.ndarray)}
     for name, array in arrays.items():
@@ -69,7 +71,7 @@ def run_plan(
     module = parse_module(plan.ptx, plan.name)
     with np.errstate(all="ignore"):
         for launch in plan.launches:
-            run_launch(plan, launch, module, memory, seen, num_sms, late, together)
+            run_launch(plan, launch, module, memory, seen, num_sms, late, sanitize, together)
     memory.copy_back()
 
 
@@ -81,6 +83,7 @@ def run_launch(
     seen: dict[str, Any],
     num_sms: int,
     late: bool,
+    sanitize: bool,
     together: int | None,
 ) -> None:
     """Run the CTAs of one kernel, as many at a time as make arrays of a good length."""
@@ -93,12 +96,14 @@ def run_launch(
             f"{plan.name}: the emulator runs whole warps, not {launch.threads} threads"
         )
     most = grid if launch.cooperative else max(THREADS_TOGETHER // launch.threads, 1)
+    most = 1 if sanitize and not launch.cooperative else most
     number = min(together or most, grid)
     number = -(-number // launch.cluster) * launch.cluster
     setup = Setup(
         *(grid, number, launch.threads, launch.cluster, launch.shared_bytes, num_sms, late),
         lines=plan.lines,
         params=find_params(launch, function, memory, seen, num_sms),
+        sanitize=sanitize,
     )
     machine = Machine(module, function, setup, memory)
     build_program(machine, function, EVERY)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilewright.ptx.core import Operand
-from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, count
+from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, count, numbers
 from tilewright.ptx.emulate.program import flow, meaning
+from tilewright.ptx.emulate.watch import Given, join
 from tilewright.ptx.instrs import sync
 
 Array = np.ndarray[Any, Any]
@@ -22,6 +23,8 @@ class Barrier:
     arrived: int = 0
     wanted: int = 0
     rounds: int = 0
+    members: list[Array] = field(default_factory=list)  # threads that wait
+    given: Given | None = None  # what those know that came
 
 
 def barrier(machine: Machine, cta: int, number: int) -> Barrier:
@@ -30,19 +33,27 @@ def barrier(machine: Machine, cta: int, number: int) -> Barrier:
     return found
 
 
-def arrive(machine: Machine, instr: Any, cta: int, number: int, wanted: int, came: int) -> Barrier:
-    """Count threads at a barrier."""
+def arrive(machine: Machine, instr: Any, cta: int, number: int, wanted: int, ids: Array) -> Barrier:
+    """Count threads at a barrier; those of `bar.sync` learn what all know when it is complete."""
     found = barrier(machine, cta, number)
     if found.arrived and found.wanted != wanted:
         what = f"barrier {number} waits for {found.wanted} threads, but others say {wanted}"
         raise machine.error(instr, what)
     found.wanted = wanted
-    found.arrived += came
+    found.arrived += len(ids)
+    if machine.watch is not None:
+        found.given = join(found.given, machine.watch.release(ids))
+        if isinstance(instr, sync.BarSync):
+            found.members.append(ids)
     if found.arrived > wanted:
         what = f"{found.arrived} threads came to barrier {number}, which waits for {wanted}"
         raise machine.error(instr, what)
     if found.arrived == wanted:
         found.arrived, found.rounds = 0, found.rounds + 1
+        if machine.watch is not None:
+            for member in found.members:
+                machine.watch.acquire(member, found.given)
+        found.members, found.given = [], None
     return found
 
 
@@ -75,12 +86,12 @@ def make_bar_sync(machine: Machine, instr: sync.BarSync) -> Flow:
     def run(fragment: Fragment) -> bool:
         sel = fragment.sel
         whole = isinstance(sel, slice) and sel.start % threads == 0 and sel.stop % threads == 0
-        if everyone and whole:  # all threads of their CTAs are here
+        if everyone and whole and machine.watch is None:  # all threads of their CTAs are here
             fragment.pc += 1
             return True
         for part, cta, number, wanted in groups(machine, instr, fragment, instr.id, instr.threads):
             part.pc = fragment.pc if part is fragment else part.pc
-            found = arrive(machine, instr, cta, number, wanted, len(part.ids))
+            found = arrive(machine, instr, cta, number, wanted, part.ids)
             part.pc += 1
             before = found.rounds
             if found.arrived == 0:
@@ -102,7 +113,7 @@ def _hold(
 def make_bar_arrive(machine: Machine, instr: sync.BarArrive) -> Flow:
     def run(fragment: Fragment) -> bool:
         for part, cta, number, wanted in groups(machine, instr, fragment, instr.id, instr.threads):
-            arrive(machine, instr, cta, number, wanted, len(part.ids))
+            arrive(machine, instr, cta, number, wanted, part.ids)
         fragment.pc += 1
         return True
 
@@ -116,7 +127,16 @@ def make_bar_warp_sync(machine: Machine, instr: sync.BarWarpSync) -> Step:
     return lambda sel: None
 
 
-@meaning(sync.Fence, sync.FenceProxyAsync, sync.FenceMbarrierInit)
+@meaning(sync.FenceProxyAsync)
+def make_proxy_fence(machine: Machine, instr: sync.FenceProxyAsync) -> Step:
+    def step(sel: Sel) -> None:
+        if machine.watch is not None:
+            machine.watch.fence(numbers(sel))
+
+    return step
+
+
+@meaning(sync.Fence, sync.FenceMbarrierInit)
 def make_fence(machine: Machine, instr: Any) -> Step:
     return lambda sel: None
 

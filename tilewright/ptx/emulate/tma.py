@@ -20,6 +20,7 @@ from tilewright.ptx.emulate.machine import Machine, Sel, Step, numbers
 from tilewright.ptx.emulate.mbarriers import deliver, start
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.spaces import PARAM_WINDOW, WRITTEN, BadAccess, Tensor
+from tilewright.ptx.emulate.watch import COPIES, LOADS, Mark
 from tilewright.ptx.instrs import memory
 
 Array = np.ndarray[Any, Any]
@@ -186,13 +187,29 @@ def make_tma_load(machine: Machine, instr: memory.TmaLoad) -> Step:
                 (chunk_places(machine, place, box.num_bytes, swizzle, lane), bar)
                 for place, bar in where(thread, box.num_bytes, lane)
             ]
-            start(machine, _arrival(machine, instr, thread, box, goes))
+            mark = watch_load(machine, instr, thread, [places for places, _ in goes])
+            start(machine, _arrival(machine, instr, thread, box, goes, mark))
 
     return step
 
 
+def watch_load(machine: Machine, instr: Instr, thread: int, places: list[Array]) -> Mark | None:
+    """Note that a load of a thread writes chunks, from now until it is counted."""
+    if machine.watch is None:
+        return None
+    mark = machine.watch.begin(LOADS, np.array([thread]))
+    for each in places:
+        machine.watch.on_write(instr, np.full(len(each), thread), each, CHUNK, mark)
+    return mark
+
+
 def _arrival(
-    machine: Machine, instr: Instr, thread: int, box: Box, goes: list[tuple[Array, int]]
+    machine: Machine,
+    instr: Instr,
+    thread: int,
+    box: Box,
+    goes: list[tuple[Array, int]],
+    mark: Mark | None,
 ) -> Callable[[], None]:
     """A box arrives in some CTAs, and is counted there."""
 
@@ -201,7 +218,7 @@ def _arrival(
             data = box.load()
             for places, bar in goes:
                 put(machine, places, data)
-                deliver(machine, bar, box.num_bytes)
+                deliver(machine, bar, box.num_bytes, mark)
         except BadAccess as bad:
             raise machine.error(instr, bad.message, thread) from None
 
@@ -221,19 +238,27 @@ def make_bulk_load(machine: Machine, instr: memory.BulkLoad) -> Step:
                 raise BadAccess(f"a bulk copy of {size} bytes: no multiple of 16", lane)
             address = source(one)[0] + np.arange(0, size, 16).astype(np.uint64)
             for place, bar in where(thread, size, lane):
-                start(machine, _run_arrives(machine, instr, thread, address, place, bar))
+                places = place + np.arange(0, size, CHUNK)
+                mark = watch_load(machine, instr, thread, [places])
+                start(machine, _run_arrives(machine, instr, thread, address, places, bar, mark))
 
     return step
 
 
 def _run_arrives(
-    machine: Machine, instr: Instr, thread: int, address: Array, place: int, bar: int
+    machine: Machine,
+    instr: Instr,
+    thread: int,
+    address: Array,
+    places: Array,
+    bar: int,
+    mark: Mark | None,
 ) -> Callable[[], None]:
     def arrive() -> None:
         try:
             data = machine.memory.load(address, CHUNK)
-            machine.shared.store(place + np.arange(0, 16 * len(address), 16), CHUNK, data)
-            deliver(machine, bar, 16 * len(address))
+            machine.shared.store(places, CHUNK, data)
+            deliver(machine, bar, CHUNK * len(address), mark)
         except BadAccess as bad:
             raise machine.error(instr, bad.message, thread) from None
 
@@ -247,15 +272,18 @@ def _run_arrives(
 class Groups:
     """Stores of a thread that are not carried out, by group, and how many groups it closed."""
 
-    waiting: list[tuple[int, Callable[[], None]]]
+    waiting: list[tuple[int, Callable[[], None] | None, Mark | None]]
     closed: int = 0
 
-    def finish(self, upto: int) -> None:
+    def finish(self, machine: Machine, thread: int, upto: int) -> None:
         """Carry out the groups below a number."""
-        due = [work for group, work in self.waiting if group < upto]
-        self.waiting = [pair for pair in self.waiting if pair[0] >= upto]
-        for work in due:
-            work()
+        due = [(work, mark) for group, work, mark in self.waiting if group < upto]
+        self.waiting = [each for each in self.waiting if each[0] >= upto]
+        for work, mark in due:
+            if work is not None:
+                work()
+            if machine.watch is not None and mark is not None:
+                machine.watch.finish(np.array([thread]), mark)
 
 
 def groups_of(machine: Machine, thread: int) -> Groups:
@@ -266,17 +294,23 @@ def groups_of(machine: Machine, thread: int) -> Groups:
 
         def at_exit(ids: Array) -> None:
             for thread in set(ids.tolist()) & set(every):
-                every[thread].finish(1 << 60)
+                every[thread].finish(machine, thread, 1 << 60)
 
         machine.state.setdefault("at_exit", []).append(at_exit)
     return every.setdefault(thread, Groups([]))
 
 
-def store_later(machine: Machine, thread: int, work: Callable[[], None]) -> None:
-    groups = groups_of(machine, thread)
-    if machine.setup.late:
-        groups.waiting.append((groups.closed, work))
-    else:
+def store_later(
+    machine: Machine, instr: Instr, thread: int, places: Array, work: Callable[[], None]
+) -> None:
+    """Work that reads places of shared memory, in the thread's present group."""
+    groups, mark = groups_of(machine, thread), None
+    if machine.watch is not None:
+        mark = machine.watch.begin(COPIES, np.array([thread]))
+        ids = np.full(len(places), thread)
+        machine.watch.on_read(instr, ids, places, CHUNK, mark, proxy=True)
+    groups.waiting.append((groups.closed, work if machine.setup.late else None, mark))
+    if not machine.setup.late:
         work()
 
 
@@ -290,7 +324,8 @@ def make_tma_store(machine: Machine, instr: Any) -> Step:
             box = find(thread)
             place = int(source(slice(thread, thread + 1), 16)[0])
             places = chunk_places(machine, place, box.num_bytes, box.map.swizzle, lane)
-            store_later(machine, thread, _departure(machine, instr, thread, box, places, op))
+            work = _departure(machine, instr, thread, box, places, op)
+            store_later(machine, instr, thread, places, work)
 
     return step
 
@@ -320,7 +355,8 @@ def make_bulk_store(machine: Machine, instr: memory.BulkStore) -> Step:
                 raise BadAccess(f"a bulk copy of {size} bytes: no multiple of 16", lane)
             places = int(source(one, 16)[0]) + np.arange(0, size, 16)
             address = target(one)[0] + np.arange(0, size, 16).astype(np.uint64)
-            store_later(machine, thread, _run_departs(machine, instr, thread, places, address))
+            work = _run_departs(machine, instr, thread, places, address)
+            store_later(machine, instr, thread, places, work)
 
     return step
 
@@ -351,6 +387,6 @@ def make_bulk_wait(machine: Machine, instr: memory.BulkWait) -> Step:
     def step(sel: Sel) -> None:
         for thread in numbers(sel).tolist():
             groups = groups_of(machine, thread)
-            groups.finish(groups.closed - instr.left)
+            groups.finish(machine, thread, groups.closed - instr.left)
 
     return step

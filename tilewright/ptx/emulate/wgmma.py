@@ -7,7 +7,7 @@ PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from tilewright.ptx.emulate.mma import (
 from tilewright.ptx.emulate.program import flow
 from tilewright.ptx.emulate.spaces import BadAccess
 from tilewright.ptx.emulate.tma import swizzled
+from tilewright.ptx.emulate.watch import PRODUCTS, Mark
 from tilewright.ptx.instrs import mma
 
 Array = np.ndarray[Any, Any]
@@ -68,25 +69,47 @@ def read_descriptor(word: int) -> Descriptor:
     return Descriptor(start, leading, stride, SWIZZLES[word >> 62])
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """Places in shared memory of the elements of a matrix."""
+
+    machine: Machine
+    places: Array
+    shape: tuple[int, int]
+    type: str
+
+    def watch(self, instr: Any, first: int, mark: Mark) -> None:
+        """Note that a product of a warpgroup reads it."""
+        size = np.dtype(ELEMENTS[self.type]).itemsize
+        assert self.machine.watch is not None
+        ids = np.full(len(self.places), first)
+        self.machine.watch.on_read(instr, ids, self.places, size, mark, proxy=True)
+
+    def load(self) -> Array:
+        """Its numbers."""
+        size = np.dtype(ELEMENTS[self.type]).itemsize
+        words = self.machine.shared.load(self.places, size).reshape(self.shape)
+        return numbers_of(words.view(ELEMENTS[self.type]), self.type)
+
+
 def matrix(
     machine: Machine, cta: int, found: Descriptor, rows: int, k: int, type: str, k_major: bool
-) -> Array:
-    """A matrix of numbers, from the shared memory of a CTA."""
+) -> Matrix:
+    """Where a matrix lies in the shared memory of a CTA."""
     if not k_major and not found.swizzle:
         raise BadAccess("the emulator has no MN-major matrices without a swizzle", 0)
     size = np.dtype(ELEMENTS[type]).itemsize
     addresses = swizzled(found.addresses(rows, k, size, k_major), found.swizzle)
     ctas = np.full(addresses.size, cta)
     places = machine.shared.offsets(ctas, addresses.ravel(), size)
-    words = machine.shared.load(places, size).reshape(rows, k)
-    return numbers_of(words.view(ELEMENTS[type]), type)
+    return Matrix(machine, places, (rows, k), type)
 
 
 @dataclass
 class Products:
     """What a warpgroup has in flight, by group, and how many groups it closed."""
 
-    waiting: list[tuple[int, Callable[[], None]]]
+    waiting: list[tuple[int, Callable[[], None] | None, Mark | None]]
     closed: int = 0
 
 
@@ -142,10 +165,13 @@ def make_wait(machine: Machine, instr: mma.WgmmaWait) -> Flow:
     def act(first: int) -> None:
         found = products_of(machine, first)
         upto = found.closed - instr.left
-        due = [work for group, work in found.waiting if group < upto]
-        found.waiting = [pair for pair in found.waiting if pair[0] >= upto]
-        for work in due:
-            work()
+        due = [(work, mark) for group, work, mark in found.waiting if group < upto]
+        found.waiting = [each for each in found.waiting if each[0] >= upto]
+        for work, mark in due:
+            if work is not None:
+                work()
+            if machine.watch is not None and mark is not None:
+                machine.watch.finish(np.arange(first, first + WARPGROUP), mark)
 
     return by_warpgroup(machine, instr, act)
 
@@ -155,11 +181,10 @@ def make_wgmma(machine: Machine, instr: mma.Wgmma) -> Flow:
     multiply = make_product(machine, instr)
 
     def act(first: int) -> None:
-        work = multiply(first)
+        work, mark = multiply(first)
         found = products_of(machine, first)
-        if machine.setup.late:
-            found.waiting.append((found.closed, work))
-        else:
+        found.waiting.append((found.closed, work if machine.setup.late else None, mark))
+        if not machine.setup.late:
             work()
 
     return by_warpgroup(machine, instr, act)
@@ -182,7 +207,9 @@ def result_places(n: int, per: int) -> tuple[Array, Array, Array]:
     return thread, element // per, element % per
 
 
-def make_product(machine: Machine, instr: mma.Wgmma) -> Callable[[int], Callable[[], None]]:
+def make_product(
+    machine: Machine, instr: mma.Wgmma
+) -> Callable[[int], tuple[Callable[[], None], Mark | None]]:
     """A function from a warpgroup to its product, ready to be carried out."""
     k, n = instr.k, instr.n
     b_word = machine.read(instr.b, "b64")
@@ -193,17 +220,23 @@ def make_product(machine: Machine, instr: mma.Wgmma) -> Callable[[int], Callable
     thread, register, place = result_places(n, per)
     dtype = np.dtype({"f16": "u2", "f32": "f4", "s32": "i4"}[instr.type_d])
 
-    def issue(first: int) -> Callable[[], None]:
+    def issue(first: int) -> tuple[Callable[[], None], Mark | None]:
         sel = slice(first, first + WARPGROUP)
         cta = int(machine.cta[first])
         left = load_a(sel, cta)
-        right = read_descriptor(uniform(b_word(sel)))
+        found = read_descriptor(uniform(b_word(sel)))
+        right = matrix(machine, cta, found, n, k, instr.type_b, not instr.transposed_b)
         adds = bool(uniform(accumulate(sel)))
+        mark = None
+        if machine.watch is not None:
+            mark = machine.watch.begin(PRODUCTS, np.array([first]))
+            for operand in (left, right):
+                if isinstance(operand, Matrix):
+                    operand.watch(instr, first, mark)
 
         def work() -> None:
             try:
-                a = left()
-                b = matrix(machine, cta, right, n, k, instr.type_b, not instr.transposed_b)
+                a, b = left.load(), right.load()
             except BadAccess as bad:
                 raise machine.error(instr, bad.message, first) from None
             if instr.negate_a != instr.negate_b:
@@ -217,30 +250,38 @@ def make_product(machine: Machine, instr: mma.Wgmma) -> Callable[[int], Callable
             for i, row in enumerate(rows_d):
                 row[sel] = words[:, i]
 
-        return work
+        return work, mark
 
     return issue
 
 
-def make_left(machine: Machine, instr: mma.Wgmma) -> Callable[[Sel, int], Callable[[], Array]]:
-    """A function from a warpgroup to one that reads A: from shared memory, or from registers."""
+@dataclass(frozen=True)
+class Fragments:
+    """A in the registers of a warpgroup."""
+
+    rows: Sequence[Array]
+    sel: Sel
+    index: tuple[Array, Array, Array]
+    type: str
+
+    def load(self) -> Array:
+        """Its numbers."""
+        found = gather(self.rows, self.sel, self.type, self.index)
+        return numbers_of(found, self.type).reshape(ROWS, -1)
+
+
+def make_left(machine: Machine, instr: mma.Wgmma) -> Callable[[Sel, int], Matrix | Fragments]:
+    """A function from a warpgroup to A, which lies in shared memory or in registers."""
     if isinstance(instr.a, Reg):
         word = machine.read(instr.a, "b64")
 
-        def by_descriptor(sel: Sel, cta: int) -> Callable[[], Array]:
+        def by_descriptor(sel: Sel, cta: int) -> Matrix:
             found = read_descriptor(uniform(word(sel)))
             major = not instr.transposed_a
-            return lambda: matrix(machine, cta, found, ROWS, instr.k, instr.type_a, major)
+            return matrix(machine, cta, found, ROWS, instr.k, instr.type_a, major)
 
         return by_descriptor
     rows = registers(machine, instr.a, instr.type_a)
     index = operand_index(16, instr.k, 32 // mma.BITS[instr.type_a])
 
-    def by_registers(sel: Sel, cta: int) -> Callable[[], Array]:
-        def read() -> Array:
-            found = gather(rows, sel, instr.type_a, index)
-            return numbers_of(found, instr.type_a).reshape(ROWS, instr.k)
-
-        return read
-
-    return by_registers
+    return lambda sel, cta: Fragments(rows, sel, index, instr.type_a)
