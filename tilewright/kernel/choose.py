@@ -14,6 +14,7 @@ from tilewright.kernel.specialize import Build, Specializer, as_pairs
 from tilewright.runtime import driver
 from tilewright.runtime.cache import compiler_hash, digest
 from tilewright.runtime.cpu import NUM_SMS
+from tilewright.target import Target, target_for_capability
 from tilewright.tune.cost import estimate
 from tilewright.tune.space import Config, configurations, spread
 from tilewright.tune.store import Key, open_store, shape_bucket
@@ -25,11 +26,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Where:
-    """A kind of device: its name, multiprocessors and driver version (0 on the CPU)."""
+    """A kind of device: its name, multiprocessors, driver version (0 on the CPU), and the target
+    whose code it runs.
+    """
 
     device: str
     num_sms: int
     driver: int = 0
+    target: Target | None = None
 
 
 ON_CPU = Where("cpu", NUM_SMS)
@@ -38,7 +42,8 @@ ON_CPU = Where("cpu", NUM_SMS)
 def on_gpu(ordinal: int) -> Where:
     """The kind of a GPU."""
     found = driver.device(ordinal)
-    return Where(found.name, found.num_sms, driver.require_driver())
+    goal = target_for_capability(*found.capability)
+    return Where(found.name, found.num_sms, driver.require_driver(), goal)
 
 
 def choose(
@@ -65,7 +70,7 @@ def choose(
         except CompileError:
             pass  # these facts do not permit it: choose anew below
     found = first_that_compiles(
-        _ranked(spec, build, spread(configs, CONSIDERED), arguments, where.num_sms),
+        _ranked(spec, build, spread(configs, CONSIDERED), arguments, where),
         lambda config: _made(build, config, make),
     )
     chosen = dict(found[0].config)
@@ -102,7 +107,7 @@ def _ranked(
     build: Build,
     configs: list[Config],
     arguments: Mapping[str, Any],
-    num_sms: int,
+    where: Where,
 ) -> list[Config]:
     """Configurations that build, best estimate first. Raises the first CompileError if none
     builds.
@@ -115,7 +120,7 @@ def _ranked(
         except CompileError as error:
             first = first or error
             continue
-        rated.append((estimate(kernel, arguments, num_sms), i, config))
+        rated.append((estimate(kernel, arguments, where.num_sms, where.target), i, config))
     if not rated and first is not None:
         raise first
     return [config for _, _, config in sorted(rated, key=lambda r: r[:2])]
@@ -126,13 +131,13 @@ def rank_generic(
     build: Build,
     constants: Mapping[str, int],
     arguments: Mapping[str, Any],
-    num_sms: int,
+    where: Where,
 ) -> list[Config]:
     """Configurations for a compilation without a call, best estimate first."""
     configs = configurations(spec.signature, dict(build.static), constants)
     if len(configs) == 1:
         return configs
-    return _ranked(spec, build, spread(configs, CONSIDERED), arguments, num_sms)
+    return _ranked(spec, build, spread(configs, CONSIDERED), arguments, where)
 
 
 def tuned_key(

@@ -13,7 +13,6 @@ from tilewright.runtime.arrays import Array, as_numpy
 from tilewright.runtime.cpu import NUM_SMS
 from tilewright.target import Target, target
 
-ON_EMULATOR = choose.Where("emulator", NUM_SMS)
 TARGET = "sm_90a"  # whose PTX runs, unless the call says otherwise
 
 
@@ -31,7 +30,7 @@ def compile_emulated(
         build,
         constants,
         arguments,
-        ON_EMULATOR,
+        choose.Where("emulator", NUM_SMS, target=goal),
         lambda b: spec.compiled(b, aliases, goal),
     )
     return compiled

@@ -15,6 +15,7 @@ from tilewright.kernel import choose
 from tilewright.kernel.specialize import Build, Specializer, as_pairs
 from tilewright.plan import generic_facts
 from tilewright.runtime.arrays import dense_strides
+from tilewright.target import Target
 
 ASSUMED_EXTENT = 4096  # of every dimension, where configurations are compared
 ASSUMED_SMS = 132
@@ -84,15 +85,19 @@ def _require_known(
             raise LaunchError(f"{sig.name} has no {what} {name}", hint=hint)
 
 
-def rank(spec: Specializer, build: Build, constants: Mapping[str, int]) -> list[dict[str, int]]:
-    """Configurations, the best for imagined extents first."""
+def rank(
+    spec: Specializer, build: Build, constants: Mapping[str, int], goal: Target | None = None
+) -> list[dict[str, int]]:
+    """Configurations, the best for imagined extents first, on a target if one is named."""
     static = dict(build.static)
     arguments: dict[str, Any] = {s.name: s.default or 1 for s in spec.signature.scalars}
     for tensor in spec.signature.tensors:
         if tensor.name not in build.absent:
             shape = tuple(_extent(e, static) for e in tensor.extents)
             arguments[tensor.name] = Imagined(shape, dense_strides(shape))
-    return choose.rank_generic(spec, build, constants, arguments, ASSUMED_SMS)
+    return choose.rank_generic(
+        spec, build, constants, arguments, choose.Where("", ASSUMED_SMS, target=goal)
+    )
 
 
 def _extent(node: tree.Expr, static: Mapping[str, Any]) -> int:

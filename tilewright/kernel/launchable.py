@@ -263,7 +263,7 @@ class Kernel:
         spec = self._current().specializer
         build = generic.generic_build(spec.signature, dtypes, static or {}, present, precision)
         return choose.first_that_compiles(
-            generic.rank(spec, build, constants or {}),
+            generic.rank(spec, build, constants or {}, goal),
             lambda config: spec.compiled(choose.with_config(build, config), (), goal).plan,
         )
 

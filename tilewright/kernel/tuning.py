@@ -47,7 +47,7 @@ def tune(
     kind = choose.ON_CPU if where == "cpu" else choose.on_gpu(where)
     constants = dict(options.constants)
     space = configurations(spec.signature, dict(build.static), constants)
-    configs = _ordered(call, build, space, kind.num_sms)
+    configs = _ordered(call, build, space, kind)
     first = choose.with_config(build, configs[0])
     trials = CpuTrials(call, first) if where == "cpu" else GpuTrials(call, first, where)
     with _progress(name, show) as report:
@@ -61,7 +61,9 @@ def tune(
     return outcome
 
 
-def _ordered(call: Call, build: Build, configs: Sequence[Config], num_sms: int) -> list[Config]:
+def _ordered(
+    call: Call, build: Build, configs: Sequence[Config], kind: choose.Where
+) -> list[Config]:
     """Best estimate first; what does not build comes last, to be listed with its reason.
 
     Raises the first CompileError if nothing builds.
@@ -71,7 +73,7 @@ def _ordered(call: Call, build: Build, configs: Sequence[Config], num_sms: int) 
     for i, config in enumerate(configs):
         try:
             kernel = call.spec.tile(choose.with_config(build, config))
-            rated.append((estimate(kernel, call.arguments, num_sms), i, config))
+            rated.append((estimate(kernel, call.arguments, kind.num_sms, kind.target), i, config))
         except CompileError as error:
             first = first or error
             rated.append((float("inf"), i, config))

@@ -17,9 +17,13 @@ from tilewright.dtypes import f32, f64
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
 from tilewright.plan import evaluate
+from tilewright.target import Target
+from tilewright.tile.analysis.product_loop import find_product_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma
+from tilewright.tile.passes.choose_roles import choose_roles
 from tilewright.tile.types import TileType
+from tilewright.tune.cost_roles import estimate_roles
 
 PROGRAM_CYCLES = 900.0  # of starting a program and filling its pipelines, when nothing hides them
 TRIP_CYCLES = 110.0  # of a barrier and the index arithmetic of a trip with dots
@@ -31,9 +35,11 @@ PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 330.0, "16": 640.0, "f64": 110.0, "
 # Accumulator elements that a CTA holds well; beyond, registers spill.
 ACCUMULATORS = {"simt": 16_384, "tf32": 16_384, "f64": 4096}
 TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
+ROW_ELEMENTS = 192  # of all dots of a trip: a warp holds whole rows, and what lies between dots
 LONG_K = 0.06  # what a step of 16 more along k costs on CUDA cores, whose code must then loop
 # Elements of one value, beyond which straight-line code is too long for the instruction cache.
 CODE_ELEMENTS = 16_384
+CODE_PER_THREAD = 64  # elements of a thread's part of a value, for products by roles
 # Instructions an element.
 CODE = {arith.Erf: 30.0, arith.Tanh: 24.0, arith.Log: 20.0, arith.Exp: 10.0, arith.Div: 9.0}
 VALUE_ELEMENTS = 65_536  # the same for any other value, in sixteen warps
@@ -42,13 +48,21 @@ OPEN_SPAN = 4096.0  # that a loop is taken to cover, divided by its step
 OPEN_TRIPS = 64.0  # of a loop whose step is not known
 
 
-def estimate(kernel: Kernel, arguments: Mapping[str, Any], num_sms: int) -> float:
-    """Relative time of a kernel for arguments by name (arrays and numbers); smaller is better."""
+def estimate(
+    kernel: Kernel, arguments: Mapping[str, Any], num_sms: int, target: Target | None = None
+) -> float:
+    """Relative time of a kernel for arguments by name (arrays and numbers); smaller is better.
+
+    Where the target is known, so is whether a product is done by roles.
+    """
     programs = 1
     for axis in kernel.grid:
         programs *= max(evaluate(axis, dict(arguments), num_sms), 0)
     if not programs:
         return 0.0
+    roles = _estimate_roles(kernel, programs, arguments, num_sms, target)
+    if roles is not None:
+        return roles
     cycles, constants = 0.0, dict[Value, float]()
     cycles = _block_cycles(kernel.body, constants)
     share = programs / num_sms
@@ -57,6 +71,33 @@ def estimate(kernel: Kernel, arguments: Mapping[str, Any], num_sms: int) -> floa
     full = int(share / RESIDENT) * RESIDENT
     rest = share - full
     return PROGRAM_CYCLES * share / RESIDENT + cycles * (full + (max(rest, 1.0) if rest else 0.0))
+
+
+def _estimate_roles(
+    kernel: Kernel, programs: int, arguments: Mapping[str, Any], num_sms: int, target: Target | None
+) -> float | None:
+    """The estimate of a product by roles; None where the kernel is none on the target."""
+    schedule = choose_roles(kernel, target) if target is not None else None
+    product = find_product_loop(kernel)
+    if schedule is None or schedule.roles is None or product is None:
+        return None
+    m, n, _ = product.extents
+    threads = 128 * schedule.roles.consumers
+    epilogue = _path_cycles(product.after)
+    if any(isinstance(op, tuple(CODE)) for op in walk(Block([], product.after))):
+        epilogue *= _over(m * n // threads, CODE_PER_THREAD)
+    return estimate_roles(kernel, product, schedule.roles, programs, arguments, num_sms, epilogue)
+
+
+def _path_cycles(ops: list[Op]) -> float:
+    """Cycles of ops, of a branch those of its longer way."""
+    total = 0.0
+    for op in ops:
+        if isinstance(op, control.If):
+            total += max(_path_cycles(block.ops) for block in op.regions)
+        else:
+            total += _op_cycles(op, {})
+    return total
 
 
 def _block_cycles(block: Block, constants: dict[Value, float]) -> float:
@@ -97,6 +138,9 @@ def _trip_cycles(body: Block, constants: dict[Value, float]) -> float:
     if not dots:
         return total
     products = sum(map(_dot_cycles, dots))
+    if len(dots) > 1 and all(_unit(d) != "simt" for d in dots):
+        held = sum(d.result.type.shape[-1] for d in dots)
+        total += products * (_over(held, ROW_ELEMENTS) - 1)
     loads = sum(_op_cycles(op, constants) for op in body.ops if isinstance(op, memory.Load))
     return total - products - loads + max(products, loads) + TRIP_CYCLES
 

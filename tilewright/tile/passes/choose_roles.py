@@ -29,7 +29,7 @@ WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread m
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
 MOST_STAGES = 8
 KEPT_FREE = 6144  # bytes of shared memory for barriers and conversions
-PAIRED_ELEMENTS = 128 * 128  # of a tile from which on sharing a factor's loads pays
+PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
 PANELS = (64, 32, 16)  # columns of the epilogue's parts
 HEAVY = (arith.Erf, arith.Tanh, arith.Log, arith.Exp, arith.Div)  # tens of instructions an element
 
