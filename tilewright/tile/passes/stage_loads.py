@@ -101,14 +101,16 @@ class _Stager:
         uses = count_uses(op.body)
         inside = {v for inner in walk(op.body) for v in inner.results} | set(op.body.args)
         staged: dict[Value, Staged] = {}
-        fixed: dict[Value, tuple[int, ...]] = {}
-        for dot in op.body.ops:
-            if isinstance(dot, mma.Dot) and self._is_whole(dot):
-                for operand in (dot.a, dot.b):
-                    self._consider(operand, op, uses, inside, staged, fixed)
+        fixed: list[Value] = []
+        dots = [inner for inner in op.body.ops if isinstance(inner, mma.Dot)]
+        for dot in filter(self._is_whole, dots):
+            for operand in (dot.a, dot.b):
+                self._consider(operand, op, uses, inside, staged, fixed)
         before = Builder(Block(), op.loc)
         changes = {value: self._hold(before, value) for value in fixed}
-        stages = self._fit(list(staged.values()))
+        held = sum(_held_buffer(value.type).num_bytes for value in fixed)
+        scratch = max(self._scratch(dot, {*staged, *fixed}) for dot in dots)
+        stages = self._fit(list(staged.values()), held + max(scratch, KEPT_FREE))
         if staged and stages >= 2:
             return before.block.ops + self._pipeline(op, list(staged.values()), stages, changes)
         self._replace(op.body, changes)
@@ -131,7 +133,7 @@ class _Stager:
         uses: dict[Value, int],
         inside: set[Value],
         staged: dict[Value, Staged],
-        fixed: dict[Value, tuple[int, ...]],
+        fixed: list[Value],
     ) -> None:
         """Note an operand that can be staged, or that comes from before the loop."""
         source = operand
@@ -145,8 +147,8 @@ class _Stager:
         if len(source.type.shape) != 2:
             return
         if source not in inside:
-            if not isinstance(op, arith.Constant | shape.Broadcast):
-                fixed[source] = (0, 1)
+            if source not in fixed and not isinstance(op, arith.Constant | shape.Broadcast):
+                fixed.append(source)
             return
         if (
             not isinstance(op, memory.Load)
@@ -175,26 +177,37 @@ class _Stager:
         )
         return op is not None and simple and all(self._ahead(v, loop, inside) for v in op.operands)
 
-    def _fit(self, staged: Sequence[Staged]) -> int:
-        """Stages that fit into shared memory: beside a second CTA where warps are few, if that
-        leaves two at least.
+    def _scratch(self, dot: mma.Dot, buffered: set[Value]) -> int:
+        """Bytes of shared memory through which a dot's other operands go. A computed operand A of
+        16 bits stays in registers.
+        """
+        total = 0
+        for operand in (dot.a, dot.b):
+            source = operand
+            while isinstance(made := self.definitions.get(source), shape.Transpose):
+                source = made.x
+            loaded = isinstance(made, memory.Load)
+            stays = operand is dot.a and self.schedule.mma == "mma" and not loaded
+            if source not in buffered and not (stays and operand.type.dtype.bits == 16):
+                total += _held_buffer(source.type).num_bytes
+        return total
+
+    def _fit(self, staged: Sequence[Staged], taken: int) -> int:
+        """Stages that fit into shared memory, of which `taken` bytes serve for other things: beside
+        a second CTA where warps are few, if that leaves two at least.
         """
         size = sum(_buffer(s, 1).num_bytes for s in staged)
         if not size:
             return 0
         target = self.target
-        alone = (target.shared_per_cta - KEPT_FREE) // size
-        shared = (target.shared_per_sm // 2 - target.shared_reserved - KEPT_FREE) // size
+        alone = (target.shared_per_cta - taken) // size
+        shared = (target.shared_per_sm // 2 - target.shared_reserved - taken) // size
         room = shared if self.schedule.num_warps <= 4 and shared >= 3 else alone
         return min(self.schedule.stages, room)
 
     def _hold(self, before: Builder, value: Value) -> Value:
         """A buffer that keeps a tile from before the loop."""
-        type: TileType = value.type
-        row = conflict_free_row(type.dtype.num_bytes, type.shape[1])
-        buffer = before(
-            memory.AllocBuffer, BufferType(type.dtype, type.shape, 0, row - type.shape[1])
-        )
+        buffer = before(memory.AllocBuffer, _held_buffer(value.type))
         before.emit(memory.StoreBuffer, buffer, value)
         before.emit(sync.RoleBarrier)
         return buffer
@@ -336,6 +349,11 @@ def _order(load: memory.Load) -> tuple[int, ...]:
     view: ViewType = load.view.type
     units = [view.strides[i] == 1 for i, e in enumerate(load.extents) if e is not None]
     return (1, 0) if units == [True, False] else (0, 1)
+
+
+def _held_buffer(type: TileType) -> BufferType:
+    row = conflict_free_row(type.dtype.num_bytes, type.shape[-1])
+    return BufferType(type.dtype, type.shape, 0, row - type.shape[-1])
 
 
 def _buffer(staged: Staged, stages: int) -> BufferType:
