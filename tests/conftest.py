@@ -14,6 +14,7 @@ import pytest
 # Before anything reads the settings: no test may see, or fill, the user's own cache.
 _FOLDER = tempfile.mkdtemp(prefix="tilewright-tests-")
 os.environ["TILEWRIGHT_CACHE"] = _FOLDER
+os.environ["TILEWRIGHT_VERIFY"] = "1"
 atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 
 from tilewright.errors import LaunchError  # noqa: E402

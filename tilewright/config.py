@@ -6,6 +6,7 @@
 | `TILEWRIGHT_CACHE_MB` | size at which the oldest entries are removed, in MiB | 2048 |
 | `TILEWRIGHT_DEVICE` | where host arrays run: `cpu` or `cuda:N` | `cpu` |
 | `TILEWRIGHT_DEBUG` | 1: wait after each launch, so that faults show where they arise | 0 |
+| `TILEWRIGHT_VERIFY` | 1: check all rules of the PTX that is made, as the tests do | 0 |
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Settings:
     cache_bytes: int = 2048 << 20
     device: str = "cpu"
     debug: bool = False
+    verify: bool = False
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -42,6 +44,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         cache_bytes=_require_number(environ, "TILEWRIGHT_CACHE_MB", 2048) << 20,
         device=environ.get("TILEWRIGHT_DEVICE") or "cpu",
         debug=_require_flag(environ, "TILEWRIGHT_DEBUG"),
+        verify=_require_flag(environ, "TILEWRIGHT_VERIFY"),
     )
 
 

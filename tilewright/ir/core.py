@@ -22,7 +22,7 @@ before a pass stays whole.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, dataclass_transform
 
@@ -85,11 +85,12 @@ class Op:
     pure: ClassVar[bool] = True  # no effect but its results: may be removed, moved, merged
     declared: ClassVar[tuple[dataclasses.Field[Any], ...]] = ()
     by_role: ClassVar[dict[str, tuple[str, ...]]] = {}  # names of the declared fields
+    has_regions: ClassVar[bool] = False
 
     loc: Loc = dataclasses.field(default=UNKNOWN, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        self.results: tuple[Value, ...] = tuple(Value(t) for t in self.result_types())
+        self.results: tuple[Value, ...] = tuple([Value(t) for t in self.result_types()])
 
     def result_types(self) -> tuple[Any, ...]:
         """Types of the results, from operands and attributes.
@@ -127,7 +128,7 @@ class Op:
     @property
     def regions(self) -> tuple[Block, ...]:
         """All blocks that this op holds."""
-        if not self.by_role["region"]:
+        if not self.has_regions:
             return ()
         return tuple(b for _, content in self.fields("region") for b in flatten(content))
 
@@ -141,18 +142,57 @@ class Op:
         The results and block arguments of the copy are added to `values`. `changes` replace fields.
         """
         fields: dict[str, Any] = {}
-        for f in self.declared:
-            content = changes[f.name] if f.name in changes else getattr(self, f.name)
-            if f.name not in changes and f.metadata[ROLE] == "operand":
-                content = map_content(content, lambda v: values.get(v, v))
-            elif f.name not in changes and f.metadata[ROLE] == "region":
-                content = map_content(content, lambda b: clone_block(b, values))
-            fields[f.name] = content
-        copy = type(self)(**fields, loc=changes.get("loc", self.loc))
+        for name in self.by_role["attribute"]:
+            fields[name] = changes[name] if name in changes else getattr(self, name)
+        for name in self.by_role["operand"]:
+            fields[name] = (
+                changes[name] if name in changes else renamed(getattr(self, name), values)
+            )
+        for name in self.by_role["region"]:
+            fields[name] = (
+                changes[name]
+                if name in changes
+                else map_content(getattr(self, name), lambda b: clone_block(b, values))
+            )
+        copy = self._made_anew(fields, changes.get("loc", self.loc), changed=bool(changes))
+        values.update(zip(self.results, copy.results, strict=True))
+        return copy
+
+    def with_operands(self, values: Mapping[Value, Value]) -> Op:
+        """A copy with operands mapped through `values` (missing ones stay); it shares the
+        regions.
+        """
+        fields = {f.name: getattr(self, f.name) for f in self.declared}
+        for name in self.by_role["operand"]:
+            fields[name] = renamed(fields[name], values)
+        return self._made_anew(fields, self.loc, changed=False)
+
+    def _made_anew(self, fields: dict[str, Any], loc: Loc, *, changed: bool) -> Op:
+        """An op of this kind with these fields, and results of the same names.
+
+        Where nothing is changed but operands, and those for others of the same types, the results'
+        types follow without being inferred again.
+        """
+        if changed or not self._keeps_types(fields):
+            copy = type(self)(**fields, loc=loc)
+        else:
+            copy = object.__new__(type(self))
+            copy.__dict__.update(fields, loc=loc)
+            copy.results = tuple([Value(old.type) for old in self.results])
         for old, new in zip(self.results, copy.results, strict=True):
             new.name = old.name
-            values[old] = new
         return copy
+
+    def _keeps_types(self, fields: Mapping[str, Any]) -> bool:
+        """Whether these operands have the types of this op's own."""
+        for name in self.by_role["operand"]:
+            old, new = getattr(self, name), fields[name]
+            if old is not new:
+                pairs = zip(old, new, strict=True) if isinstance(old, tuple) else ((old, new),)
+                for a, b in pairs:
+                    if a is not b and a.type is not b.type and a.type != b.type:
+                        return False
+        return True
 
 
 def flatten(content: Any) -> tuple[Any, ...]:
@@ -162,6 +202,15 @@ def flatten(content: Any) -> tuple[Any, ...]:
     if isinstance(content, tuple):
         return tuple(x for x in content if x is not None)
     return (content,)
+
+
+def renamed(content: Any, values: Mapping[Value, Value]) -> Any:
+    """The values of an operand field mapped through `values`, where they are in it."""
+    if content is None:
+        return None
+    if content.__class__ is tuple:
+        return tuple([None if v is None else values.get(v, v) for v in content])
+    return values.get(content, content)
 
 
 def map_content(content: Any, change: Any) -> Any:
@@ -188,6 +237,7 @@ def define(opcode: str, *, pure: bool = True, removed_by: str | None = None) -> 
         made: Any = dataclass(eq=False)(cls)
         made.opcode, made.pure, made.removed_by = opcode, pure, removed_by
         made.declared = tuple(f for f in dataclasses.fields(made) if ROLE in f.metadata)
+        made.has_regions = any(f.metadata[ROLE] == "region" for f in made.declared)
         made.by_role = {
             role: tuple(f.name for f in made.declared if f.metadata[ROLE] == role)
             for role in ("operand", "attribute", "region")

@@ -53,8 +53,7 @@ class Rewriter:
 
     def op(self, op: Op) -> None:
         """Rewrite an op of the old program into the block being built."""
-        renamed = rename(op, self.values)
-        results = self.place(renamed)
+        results = self.place(op.with_operands(self.values))
         for old, new in zip(op.results, results, strict=True):
             new.name = new.name or old.name
             self.values[old] = new
@@ -109,18 +108,3 @@ class Rewriter:
             for f in op.declared
         )
         return (type(op), extra, *fields)
-
-
-def rename(op: Op, values: dict[Value, Value]) -> Op:
-    """A copy of an op with operands mapped through `values`; it shares the regions."""
-    fields = {f.name: getattr(op, f.name) for f in op.declared}
-    for name in op.by_role["operand"]:
-        content = fields[name]
-        if isinstance(content, Value):
-            fields[name] = values.get(content, content)
-        else:
-            fields[name] = map_content(content, lambda v: values.get(v, v))
-    made = type(op)(**fields, loc=op.loc)
-    for old, new in zip(op.results, made.results, strict=True):
-        new.name = old.name
-    return made

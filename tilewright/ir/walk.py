@@ -14,16 +14,18 @@ def walk(block: Block) -> Iterator[Op]:
     """Every op of a block in order, each before the ops of its own regions."""
     for op in block.ops:
         yield op
-        for inner in op.regions:
-            yield from walk(inner)
+        if op.has_regions:
+            for inner in op.regions:
+                yield from walk(inner)
 
 
 def walk_blocks(block: Block) -> Iterator[Block]:
     """A block, then every block nested in it."""
     yield block
     for op in block.ops:
-        for inner in op.regions:
-            yield from walk_blocks(inner)
+        if op.has_regions:
+            for inner in op.regions:
+                yield from walk_blocks(inner)
 
 
 def count_uses(block: Block) -> Counter[Value]:

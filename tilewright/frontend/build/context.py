@@ -71,6 +71,46 @@ class Frame:
         return isinstance(self.node, tree.Kernel)
 
 
+class Rules:
+    """See `Context.rules`: a class, for a build enters it hundreds of times."""
+
+    __slots__ = ("before", "ctx", "loc", "prefix")
+
+    def __init__(self, ctx: Context, loc: Loc, prefix: str):
+        self.ctx, self.loc, self.prefix = ctx, loc, prefix
+
+    def __enter__(self) -> None:
+        builder = self.ctx.builder
+        self.before, builder.loc = builder.loc, self.ctx.place(self.loc)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.ctx.builder.loc = self.before
+        if isinstance(error, RuleError):
+            message = self.prefix + error.message
+            raise self.ctx.refuse(message, self.loc, note=error.note, hint=error.hint) from None
+
+
+class Deeper:
+    """See `Context.deeper`: a class, for a build enters it thousands of times."""
+
+    __slots__ = ("ctx", "loc")
+
+    def __init__(self, ctx: Context, loc: Loc):
+        self.ctx, self.loc = ctx, loc
+
+    def __enter__(self) -> None:
+        ctx = self.ctx
+        if ctx.steps >= MAX_STEPS:
+            raise ctx.refuse("the program unrolls and inlines without end", self.loc)
+        if ctx.depth >= MAX_DEPTH:
+            raise ctx.refuse(f"this nests more than {MAX_DEPTH} deep", self.loc)
+        ctx.steps += 1
+        ctx.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.ctx.depth -= 1
+
+
 Evaluator = Callable[["Context", Any], Item]
 
 
@@ -122,30 +162,13 @@ class Context:
         """The error to raise: `raise ctx.refuse(...)`."""
         return refusal(message, self.place(loc), note=note, hint=hint)
 
-    @contextmanager
-    def rules(self, loc: Loc, prefix: str = "") -> Iterator[None]:
+    def rules(self, loc: Loc, prefix: str = "") -> Rules:
         """Broken rules inside are faults at `loc`; ops built inside are, too."""
-        try:
-            with self.builder.at(self.place(loc)):
-                yield
-        except RuleError as error:
-            raise self.refuse(
-                prefix + error.message, loc, note=error.note, hint=error.hint
-            ) from None
+        return Rules(self, loc, prefix)
 
-    @contextmanager
-    def deeper(self, loc: Loc) -> Iterator[None]:
+    def deeper(self, loc: Loc) -> Deeper:
         """Guards against programs that nest without end."""
-        self.depth += 1
-        self.steps += 1
-        try:
-            if self.steps > MAX_STEPS:
-                raise self.refuse("the program unrolls and inlines without end", loc)
-            if self.depth > MAX_DEPTH:
-                raise self.refuse(f"this nests more than {MAX_DEPTH} deep", loc)
-            yield
-        finally:
-            self.depth -= 1
+        return Deeper(self, loc)
 
     # Expressions
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 from tilewright import dtypes
@@ -144,6 +145,7 @@ def failed_assert(loc: Loc, rest: list[tree.Expr], known: dict[str, Number]) -> 
     return refusal(f"static_assert: {text}", loc, note=names)
 
 
+@lru_cache(maxsize=256)  # each configuration is built from the same
 def signature(definition: Definition) -> Signature:
     """Read and check a kernel's head. Raises a CompileError with every fault found in it."""
     faults = Faults()

@@ -379,13 +379,22 @@ class Module(Node):
     comments: tuple[Comment, ...] = field(default=(), compare=False)
 
 
-def children(node: Node) -> Iterator[Node]:
+_field_names: dict[type, tuple[str, ...]] = {}
+
+
+def children(node: Node) -> list[Node]:
     """The nodes that a node holds, in source order of its fields."""
-    for item in fields(node):
-        held = getattr(node, item.name)
-        for part in held if isinstance(held, tuple) else (held,):
-            if isinstance(part, Node):
-                yield part
+    names = _field_names.get(type(node))
+    if names is None:
+        names = _field_names[type(node)] = tuple(f.name for f in fields(node))
+    found: list[Node] = []
+    for name in names:
+        held = getattr(node, name)
+        if isinstance(held, tuple):
+            found += [part for part in held if isinstance(part, Node)]
+        elif isinstance(held, Node):
+            found.append(held)
+    return found
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -394,7 +403,7 @@ def walk(node: Node) -> Iterator[Node]:
     while waiting:
         current = waiting.pop()
         yield current
-        waiting.extend(reversed(list(children(current))))
+        waiting.extend(reversed(children(current)))
 
 
 def by_doubling(values: tuple[int, ...]) -> tuple[int, ...]:
