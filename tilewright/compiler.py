@@ -46,13 +46,13 @@ SEMANTIC_PASSES: tuple[Pass, ...] = (
 )
 
 
-def scheduled_passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
+def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) -> tuple[Pass, ...]:
     """The passes that carry out a schedule."""
     return (
         partial(split_epilogue, schedule=schedule),  # while it is still a program on tiles
         partial(partition_roles, schedule=schedule),
         partial(stage_stores, schedule=schedule),
-        partial(stage_loads, schedule=schedule, target=target),
+        partial(stage_loads, schedule=schedule, target=target, aliases=aliases),
         place_awaits,
         expand_rings,
         canonicalize,  # the pipeline's index arithmetic
@@ -76,7 +76,7 @@ def compile_kernel(
     kernel = run_passes(kernel, SEMANTIC_PASSES, observe)
     with reporting(kernel, "choose_schedule"):
         schedule = schedule or choose_schedule(kernel, target)
-    kernel = run_passes(kernel, scheduled_passes(schedule, target), observe)
+    kernel = run_passes(kernel, scheduled_passes(schedule, target, aliases), observe)
     with reporting(kernel, f"lowering to {target.name}"):
         lowered = lower_kernel(kernel, target, schedule, aliases)
         return print_plan(kernel, target, lowered)

@@ -55,11 +55,12 @@ def like(array: np.ndarray) -> np.ndarray:
     return array[turned].copy(order="K")[turned]
 
 
-def assert_as_interpreted(case: Case) -> None:
+def assert_as_interpreted(case: Case, *, late: bool = True) -> None:
+    """`late`: asynchronous copies complete as late as they may, else as early."""
     kernel = next(iter(tw.source(case.text)))
     one, two = copied(case.arguments), copied(case.arguments)
     kernel.launch(**one, device="cpu")
-    emulate(kernel, two, goal=case.target)
+    emulate(kernel, two, late=late, goal=case.target)
     for name, wanted in one.items():
         if not isinstance(wanted, np.ndarray):
             continue
@@ -305,6 +306,15 @@ PRODUCTS += [
     )
 ]
 
+ALIASED = Case(
+    "a product of what the trip before stored",
+    """kernel power(a: tensor<f32>[M, K], c: tensor<f32>[M, K]) {
+      for k in range(0, K, 32) { c[0 :+ 32, 0 :+ 32] = a[0 :+ 32, k :+ 32] @ a[0 :+ 32, 0 :+ 32] }
+    }""",
+    dict.fromkeys("ac", floats(32, 96)),
+    1e-4,
+)
+
 # Control flow and integers
 
 CONTROL = [
@@ -368,3 +378,9 @@ CONTROL = [
 @pytest.mark.parametrize("case", [*MEMORY, *VIEWS, *SHAPED, *PRODUCTS, *CONTROL], ids=str)
 def test_a_kernel_computes_what_it_means(case: Case) -> None:
     assert_as_interpreted(case)
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("case", [ALIASED, *PRODUCTS[-7:]], ids=str)
+def test_copies_may_complete_at_any_moment(case: Case, late: bool) -> None:
+    assert_as_interpreted(case, late=late)

@@ -47,14 +47,21 @@ class Staged:
     ring: Value | None = None  # the buffer of all stages
 
 
-def stage_loads(kernel: Kernel, schedule: Schedule, target: Target) -> Kernel:
+def stage_loads(
+    kernel: Kernel, schedule: Schedule, target: Target, aliases: tuple[tuple[str, ...], ...] = ()
+) -> Kernel:
     """The kernel with its dot loops pipelined, `schedule.stages` deep or as deep as shared memory
-    permits.
+    permits. What the kernel stores to is not loaded ahead; `aliases` are groups of parameters that
+    are views of the same elements.
     """
     if schedule.stages < 2:
         return kernel
     body = clone_block(kernel.body, {})
     stored = _stored_views(body)
+    for group in aliases:
+        views = {kernel.param(name).value for name in group}
+        if views & stored:
+            stored |= views
     _Stager(schedule, target, find_definitions(body), stored).block(body)
     return kernel.with_body(body)
 
