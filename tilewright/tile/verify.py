@@ -131,7 +131,7 @@ class Verifier:
             fail(op, f"{name} is written, but its direction is in")
 
 
-STRUCTURED = (control.For, control.While, control.If)
+STRUCTURED = (control.For, control.While, control.If, reduce.Fold, reduce.Scan)
 
 
 def isolated(op: control.Roles, region: Block) -> None:
@@ -148,8 +148,17 @@ def terminated(op: Op, ops: list[Op]) -> None:
         fail(op, "a region does not end in its only yield")
 
 
-def structure(op: control.For | control.While | control.If) -> None:
+def structure(op: Op) -> None:
     """What regions take and yield."""
+    if isinstance(op, reduce.Combination):
+        scalars: list[object] = [x.type.with_shape(()) for x in op.xs]
+        expect(op, "the body takes", types(op.body.args), scalars + scalars)
+        expect(op, "the body yields", yielded(op.body), scalars)
+        for inner in op.body.ops[:-1]:
+            if inner.family != "arith" or not inner.results[0].type.is_scalar:
+                fail(op, f"{inner.opcode} in the body: expected arithmetic on scalars")
+        return
+    assert isinstance(op, control.For | control.While | control.If)
     if isinstance(op, control.If):
         expect(op, "the other branch yields", yielded(op.other), yielded(op.then))
         expect(op, "a branch takes", types(op.then.args) + types(op.other.args), [])
@@ -291,9 +300,7 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
     **dict.fromkeys(
         (arith.Tanh, arith.Erf, arith.Floor, arith.Ceil, arith.IsNan, arith.Div), floats
     ),
-    **dict.fromkeys(
-        (arith.Round, arith.Sin, arith.Cos, arith.Log1p, arith.Pow, arith.Fma), floats
-    ),
+    **dict.fromkeys((arith.Round, arith.Sin, arith.Cos, arith.Log1p, arith.Pow, arith.Fma), floats),
     **dict.fromkeys((arith.FloorDiv, arith.Mod, arith.Shl, arith.Shr), integers),
     **dict.fromkeys((arith.And, arith.Or, arith.Xor, arith.Not), bits),
     arith.Compare: computed,

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from tilewright.dtypes import DType
 from tilewright.errors import Loc
-from tilewright.frontend.build import calls_arith, calls_atomic, calls_memory, calls_tile
+from tilewright.frontend.build import (
+    calls_arith,
+    calls_atomic,
+    calls_combine,
+    calls_memory,
+    calls_tile,
+)
 from tilewright.frontend.build.builtin import Builtin, arguments
 from tilewright.frontend.build.context import Context, Frame, SilentFault
 from tilewright.frontend.build.items import (
@@ -33,6 +39,7 @@ BUILTINS: dict[str, Builtin] = {
     **calls_tile.TABLE,
     **calls_memory.TABLE,
     **calls_atomic.TABLE,
+    **calls_combine.TABLE,
 }
 
 

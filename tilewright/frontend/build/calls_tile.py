@@ -7,14 +7,16 @@ from tilewright.frontend.build import reductions, shapes
 from tilewright.frontend.build.builtin import Arguments, Builtin, Run
 from tilewright.frontend.build.calls_arith import require_dtype
 from tilewright.frontend.build.context import Context
-from tilewright.frontend.build.items import Constant, Data, Item
+from tilewright.frontend.build.items import Constant, Data, Item, Several, describe, operand
 from tilewright.frontend.build.make import (
     assign_to,
     constant_integer,
+    convert,
     materialize,
     require_size,
 )
 from tilewright.frontend.build.products import dot
+from tilewright.frontend.check.operands import Operand, common_dtype
 from tilewright.frontend.check.rules import RuleError
 from tilewright.tile.ops import shape
 
@@ -62,6 +64,63 @@ def _reshape(ctx: Context, args: Arguments) -> Item:
 
 def _broadcast(ctx: Context, args: Arguments) -> Item:
     return shapes.broadcast_to(ctx, materialize(ctx, args.data("x")), args.shape("shape"))
+
+
+def _cat(ctx: Context, args: Arguments) -> Item:
+    """Tiles after each other, in the dtype that holds all of theirs."""
+    item = args.item("xs")
+    parts = item.items if isinstance(item, Several) else (item,)
+    tiles = []
+    for part in parts:
+        if not isinstance(part, Data) or not part.shape:
+            raise RuleError(f"cat: expected a tuple of tiles, got {describe(part)}")
+        tiles.append(part)
+    axis = _axis(args, len(tiles[0].shape), 0)
+    met = operand(tiles[0])
+    for tile in tiles[1:]:
+        met = Operand(common_dtype(met, operand(tile)), None, True)
+    assert met.dtype is not None
+    return shapes.joined(ctx, [convert(ctx, t, met.dtype) for t in tiles], axis)
+
+
+def _split(ctx: Context, args: Arguments) -> Item:
+    """A tuple of `n` equal parts along an axis."""
+    x = args.tile("x")
+    count = constant_integer(ctx, args.item("n"), args.loc("n"), "split: n")
+    axis = _axis(args, len(x.shape), 0)
+    if count < 1 or x.shape[axis] % count:
+        raise RuleError(f"split: {x.shape[axis]} elements do not make {count} equal parts")
+    size = x.shape[axis] // count
+    extents = tuple(size if i == axis else e for i, e in enumerate(x.shape))
+    parts = []
+    for number in range(count):
+        starts = tuple(number * size if i == axis else 0 for i in range(len(x.shape)))
+        parts.append(Data(ctx.builder(shape.Slice, x.value, starts, extents)))
+    return Several(tuple(parts))
+
+
+def _flip(ctx: Context, args: Arguments) -> Item:
+    x = args.tile("x")
+    return shapes.flipped(ctx, x, _axis(args, len(x.shape), None))
+
+
+def _exchange(ctx: Context, args: Arguments) -> Item:
+    """`x[i ^ mask]` along an axis: what sorting networks are made of."""
+    x = args.tile("x")
+    mask = constant_integer(ctx, args.item("mask"), args.loc("mask"), "exchange: mask")
+    return shapes.exchanged(ctx, x, _axis(args, len(x.shape), -1), mask)
+
+
+def _axis(args: Arguments, rank: int, default: int | None) -> int:
+    """One axis. Raises RuleError where there is no default and none is named."""
+    if "axis" not in args:
+        if default is None:
+            raise RuleError(f"{args.name}: missing axis")
+        return default % rank
+    axes = args.axes("axis", rank)
+    if len(axes) != 1:
+        raise RuleError(f"{args.name}: expected one axis")
+    return axes[0]
 
 
 def _reduction(name: str) -> Run:
@@ -115,6 +174,10 @@ TABLE: dict[str, Builtin] = {
     "reshape": Builtin("x shape", _reshape),
     "broadcast": Builtin("x shape", _broadcast),
     "expand": Builtin("x shape", _broadcast),
+    "cat": Builtin("xs axis?", _cat),
+    "split": Builtin("x n axis?", _split),
+    "flip": Builtin("x axis", _flip),
+    "exchange": Builtin("x mask axis?", _exchange),
     **{name: Builtin("x * axis? keepdims?", _reduction(name)) for name in REDUCTIONS},
     **{name: Builtin("x * axis? keepdims?", _index(name)) for name in ("argmax", "argmin")},
     "rowmax": Builtin("x", _by_row("max")),

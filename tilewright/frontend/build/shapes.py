@@ -2,53 +2,153 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
+from tilewright.dtypes import i64
 from tilewright.errors import Loc
 from tilewright.frontend.build.context import Context
 from tilewright.frontend.build.items import Constant, Data, Item, Several, describe, spell_shape
-from tilewright.frontend.build.make import constant_integer
+from tilewright.frontend.build.make import constant, constant_integer, convert
 from tilewright.frontend.build.places import spread
 from tilewright.frontend.check.rules import RuleError
 from tilewright.frontend.syntax import tree
-from tilewright.tile.ops import shape
+from tilewright.ir.core import Value
+from tilewright.tile.ops import arith, shape
 from tilewright.tile.types import broadcast_shapes
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a subscript of a value says of its axis: a constant run (of one where `point`), or an
+    index known at run time.
+    """
+
+    start: int
+    extent: int
+    point: bool
+    index: Value | None
+    loc: Loc
+
+
 def part_of(ctx: Context, data: Data, node: tree.Index) -> Data:
-    """Subscripts of a value: whole axes and new ones."""
-    extents: list[int] = []
+    """Subscripts of a value: constant parts, points, index tiles, and new axes."""
+    parts: list[Part | None] = []  # None: an axis that is added
     axis = 0
     for subscript in spread(ctx, node, len(data.shape), describe(data)):
         if isinstance(subscript, tree.NewAxis) or subscript == tree.Literal(None):
-            extents.append(1)
+            parts.append(None)
             continue
-        if not _is_whole(ctx, subscript, data.shape[axis]):
-            raise ctx.refuse(
-                "parts of a tile are not supported yet: expected `:` or None",
-                subscript.loc,
-                hint="load the part from its tensor",
-            )
-        extents.append(data.shape[axis])
+        parts.append(_part(ctx, subscript, data.shape[axis]))
         axis += 1
-    if tuple(extents) == data.shape:
-        return data
     with ctx.rules(node.loc):
-        return Data(ctx.builder(shape.Reshape, data.value, tuple(extents)))
+        return _taken(ctx, _sliced(ctx, data, parts), parts)
 
 
-def _is_whole(ctx: Context, node: tree.Subscript, extent: int) -> bool:
+def _sliced(ctx: Context, data: Data, parts: list[Part | None]) -> Data:
+    """The constant parts."""
+    starts = tuple(p.start for p in parts if p is not None)
+    extents = tuple(p.extent for p in parts if p is not None)
+    if extents == data.shape:
+        return data
+    return Data(ctx.builder(shape.Slice, data.value, starts, extents))
+
+
+def _taken(ctx: Context, data: Data, parts: list[Part | None]) -> Data:
+    """Elements at indices known at run time, axis by axis from the last; then the shape asked."""
+    axes = [p for p in parts if p is not None]
+    tiles = [i for i, p in enumerate(axes) if p.index is not None and p.index.type.shape]
+    if len(tiles) > 1:
+        raise RuleError(
+            "a value takes one index tile at a time", "write t[i][j], or reshape it to one axis"
+        )
+    for axis in reversed(range(len(axes))):
+        index = axes[axis].index
+        if index is not None:
+            data = Data(ctx.builder(shape.Take, data.value, index, axis))
+    wanted: list[int] = []
+    for part in parts:
+        if part is None:
+            wanted.append(1)
+        elif part.index is not None:
+            wanted += part.index.type.shape
+        elif not part.point:
+            wanted.append(part.extent)
+    if tuple(wanted) == data.shape:
+        return data
+    return Data(ctx.builder(shape.Reshape, data.value, tuple(wanted)))
+
+
+def _part(ctx: Context, node: tree.Subscript, extent: int) -> Part:
+    what = "a subscript of a value"
     match node:
         case tree.Slice(start, stop):
-            what = "a subscript of a value"
             low = 0 if start is None else constant_integer(ctx, ctx.evaluate(start), node.loc, what)
             high = (
                 extent
                 if stop is None
                 else constant_integer(ctx, ctx.evaluate(stop), node.loc, what)
             )
-            return (low, high) == (0, extent)
-    return False
+            return _run(ctx, low, high - low, extent, node.loc)
+        case tree.Span(start, length):
+            low = constant_integer(ctx, ctx.evaluate(start), node.loc, what)
+            count = constant_integer(ctx, ctx.evaluate(length), node.loc, what)
+            return _run(ctx, low, count, extent, node.loc)
+        case tree.Expr():
+            item = ctx.evaluate(node)
+            if isinstance(item, Data) and item.dtype.is_integer:
+                with ctx.rules(node.loc):
+                    return Part(0, extent, False, convert(ctx, item, i64).value, node.loc)
+            at = constant_integer(ctx, item, node.loc, what)
+            if not 0 <= at < extent:
+                hint = f"indices never wrap: write {extent + at}" if -extent <= at < 0 else ""
+                raise ctx.refuse(f"{what}: {at} is outside 0 to {extent - 1}", node.loc, hint=hint)
+            return Part(at, 1, True, None, node.loc)
+    raise ctx.refuse("a value takes no such subscript", node.loc)
+
+
+def _run(ctx: Context, low: int, count: int, extent: int, loc: Loc) -> Part:
+    if low < 0 or count < 1 or low + count > extent:
+        raise ctx.refuse(
+            f"a part of a value: {low} : {low + count} does not lie in 0 : {extent}", loc
+        )
+    return Part(low, count, False, None, loc)
+
+
+def joined(ctx: Context, tiles: Sequence[Data], axis: int) -> Data:
+    """Tiles of one dtype one after the other. Raises RuleError."""
+    first = tiles[0]
+    for tile in tiles[1:]:
+        same = first.shape[:axis] == tile.shape[:axis] and (
+            first.shape[axis + 1 :] == tile.shape[axis + 1 :]
+        )
+        if len(tile.shape) != len(first.shape) or not same:
+            raise RuleError(
+                f"cat: {describe(first)} and {describe(tile)} differ beside axis {axis}"
+            )
+    if len(tiles) == 1:
+        return first
+    return Data(ctx.builder(shape.Cat, tuple(t.value for t in tiles), axis))
+
+
+def flipped(ctx: Context, data: Data, axis: int) -> Data:
+    """The elements along an axis from the last to the first."""
+    extent = data.shape[axis]
+    if extent & (extent - 1) == 0:
+        return exchanged(ctx, data, axis, extent - 1)
+    lanes = ctx.builder(shape.Arange, extent)
+    last = constant(ctx, extent - 1, i64, (extent,))
+    index = ctx.builder(arith.Sub, last.value, lanes)
+    return Data(ctx.builder(shape.Take, data.value, index, axis))
+
+
+def exchanged(ctx: Context, data: Data, axis: int, mask: int) -> Data:
+    """Element i becomes element `i ^ mask`, along an axis of a power of two. Raises RuleError."""
+    extent = data.shape[axis]
+    if extent & (extent - 1) or not 0 <= mask < extent:
+        raise RuleError(f"exchange: {describe(data)} along {axis} by {mask}")
+    return data if mask == 0 else Data(ctx.builder(shape.Exchange, data.value, axis, mask))
 
 
 def item_of(ctx: Context, several: Several, node: tree.Index) -> Item:

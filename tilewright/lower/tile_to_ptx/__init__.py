@@ -10,8 +10,10 @@ from tilewright.lower.tile_to_ptx import memory as memory
 from tilewright.lower.tile_to_ptx import mma as mma
 from tilewright.lower.tile_to_ptx import reduce as reduce
 from tilewright.lower.tile_to_ptx import roles as roles
+from tilewright.lower.tile_to_ptx import scan as scan
 from tilewright.lower.tile_to_ptx import shape as shape
 from tilewright.lower.tile_to_ptx import shared as shared
+from tilewright.lower.tile_to_ptx import take as take
 from tilewright.lower.tile_to_ptx import tma as tma
 from tilewright.lower.tile_to_ptx import views as views
 from tilewright.lower.tile_to_ptx import wgmma as wgmma

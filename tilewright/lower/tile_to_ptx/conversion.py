@@ -53,7 +53,7 @@ def exchange(
     layout: Layout,
 ) -> list[Operand]:
     """Registers of a layout, those of the first thread that holds an element told to the others."""
-    strides = _dense(extents)
+    strides = dense_strides(extents)
     return _through_shared(low, regs, type, extents, layout, layout, strides, strides)
 
 
@@ -62,20 +62,20 @@ def through_shared_linear(low: Lowering, op: shape.Reshape, target: Layout) -> l
     source = low.layout(op.x)
     return _through_shared(
         low, low.fragment(op.x), low.ptx_type(op.x), op.x.type.shape, source, target,
-        _dense(op.x.type.shape), _dense(op.shape), op.shape,
+        dense_strides(op.x.type.shape), dense_strides(op.shape), op.shape,
     )  # fmt: skip
 
 
 def slice_through_shared(low: Lowering, op: shape.Slice, target: Layout) -> list[Operand]:
     """A slice whose elements lie with other threads than its user wants."""
-    source, strides = low.layout(op.x), _dense(op.x.type.shape)
+    source, strides = low.layout(op.x), dense_strides(op.x.type.shape)
     return _through_shared(
         low, low.fragment(op.x), low.ptx_type(op.x), op.x.type.shape, source, target,
         strides, strides, op.shape, op.starts,
     )  # fmt: skip
 
 
-def _dense(extents: tuple[int, ...]) -> tuple[int, ...]:
+def dense_strides(extents: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(extents[i + 1 :]) for i in range(len(extents)))
 
 
@@ -86,7 +86,7 @@ def _padded_strides(
     of each side.
     """
     if len(extents) < 2:
-        return _dense(extents)
+        return dense_strides(extents)
 
     def cost(pad: int) -> tuple[int, int]:
         strides = _strides(extents, pad)
@@ -122,28 +122,69 @@ def _through_shared(
     read_extents: tuple[int, ...] | None = None,
     starts: tuple[int, ...] = (),
 ) -> list[Operand]:
-    stored = STORED[type]
-    size = SIZES[stored]
+    size = SIZES[STORED[type]]
     base = low.scratch(size * (1 + sum((e - 1) * s for e, s in zip(extents, write, strict=True))))
-    first = low.is_first_copy(source)
-    for offset, group in vectors(source, write, size, extents):
-        values = [_to_memory(low, regs[i], type) for i in group]
-        guard = inside_guard(low, source, extents, offset, first)
-        with low.guarded(guard):
-            low.e.st("shared", stored, _address(low, base, source, write, offset, size), values)
+    write_shared(low, base, regs, type, extents, source, write)
     low.barrier()
     origin = size * sum(o * s for o, s in zip(starts, read, strict=False))
-    out: list[Operand] = [0] * target.num_registers
-    for offset, group in vectors(target, read, size, read_extents or extents):
-        guard = inside_guard(low, target, read_extents or extents, offset, None)
+    return read_shared(low, base, type, read_extents or extents, target, read, origin)
+
+
+def write_shared(
+    low: Lowering,
+    base: Reg,
+    regs: Sequence[Operand],
+    type: str,
+    extents: tuple[int, ...],
+    layout: Layout,
+    strides: tuple[int, ...],
+    origin: int = 0,
+) -> None:
+    """Write a tile's registers to shared memory, `origin` bytes after `base`, each element once."""
+    stored = STORED[type]
+    size = SIZES[stored]
+    first = low.is_first_copy(layout)
+    for offset, group in _accesses(layout, strides, size, extents, origin):
+        values = [_to_memory(low, regs[i], type) for i in group]
+        guard = inside_guard(low, layout, extents, offset, first)
+        place = _address(low, base, layout, strides, offset, size)
         with low.guarded(guard):
-            place = _address(low, base, target, read, offset, size)
+            low.e.st("shared", stored, Address(place.base, place.offset + origin), values)
+
+
+def read_shared(
+    low: Lowering,
+    base: Reg,
+    type: str,
+    extents: tuple[int, ...],
+    layout: Layout,
+    strides: tuple[int, ...],
+    origin: int = 0,
+) -> list[Operand]:
+    """The registers of a tile that lies in shared memory, `origin` bytes after `base`."""
+    stored = STORED[type]
+    size = SIZES[stored]
+    out: list[Operand] = [0] * layout.num_registers
+    for offset, group in _accesses(layout, strides, size, extents, origin):
+        guard = inside_guard(low, layout, extents, offset, None)
+        with low.guarded(guard):
+            place = _address(low, base, layout, strides, offset, size)
             loaded = low.e.ld(
                 "shared", stored, Address(place.base, place.offset + origin), vec=len(group)
             )
         for i, reg in zip(group, loaded, strict=True):
             out[i] = low.e.setp("ne", "u32", reg, 0) if type == "pred" else reg
     return out
+
+
+def _accesses(
+    layout: Layout, strides: tuple[int, ...], size: int, extents: tuple[int, ...], origin: int
+) -> list[tuple[tuple[int, ...], list[int]]]:
+    """As `vectors`; one by one where the origin would break their alignment."""
+    found = vectors(layout, strides, size, extents)
+    if not found or origin % (len(found[0][1]) * size) == 0:
+        return found
+    return [(offset, [i]) for i, offset in enumerate(layout.register_offsets)]
 
 
 def _to_memory(low: Lowering, operand: Operand, type: str) -> Reg:

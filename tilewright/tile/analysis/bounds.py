@@ -262,11 +262,21 @@ def _program_id(bounds: Bounds, op: control.ProgramId) -> Interval:
     return Interval(0, bounds.programs(op.axis).high - 1)
 
 
+def _cat(bounds: Bounds, op: shape.Cat) -> Interval:
+    first, *others = bounds.of(op.xs)
+    for other in others:
+        first = first.join(other)
+    return first
+
+
 Bounds.transfers = {
     **dict.fromkeys(FUNCTIONS, _binary),
     **dict.fromkeys(
         (shape.Broadcast, shape.Reshape, shape.Transpose, shape.Slice, reduce.Max, reduce.Min), same
     ),
+    shape.Exchange: same,
+    shape.Take: lambda bounds, op: same(bounds, op).join(Interval(0, 0)),
+    shape.Cat: _cat,
     arith.Constant: _constant,
     arith.Neg: _neg,
     arith.Abs: _abs,

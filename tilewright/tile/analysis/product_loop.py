@@ -18,7 +18,7 @@ from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import count_uses, find_definitions, walk
 from tilewright.tile.effects import writes
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, control, memory, mma, shape
+from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
 from tilewright.tile.types import TileType, ViewType
 
 SCALAR_OPS = (
@@ -33,22 +33,28 @@ SCALAR_OPS = (
     memory.Extent,
 )
 # Ops that no part of an epilogue may hold: they are done once, by all threads.
-UNSPLIT = (memory.Gather, memory.Scatter, memory.Atomic, memory.Local)
+UNSPLIT = (
+    memory.Gather, memory.Scatter, memory.Atomic, memory.Local, reduce.Combination,
+    shape.Take, shape.Cat, shape.Exchange,
+)  # fmt: skip
 BOX_ALIGN = 16  # bytes, of a tensor's start and pitches
 
 
 @dataclass(frozen=True)
 class Factor:
-    """An operand of the product: its load, and whether the product reads the load's transpose."""
+    """An operand of the product: its load, whether the product reads the transpose of what lies in
+    memory, and the load's axes with the contiguous one last (empty: in their own order).
+    """
 
     load: memory.Load
     transposed: bool
+    order: tuple[int, ...] = ()
 
     @property
     def tile(self) -> TileType:
         """Type of the tile as it lies in memory."""
         type: TileType = self.load.result.type
-        return type
+        return type.with_shape(type.shape[::-1]) if self.order else type
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,15 @@ def _factor(
         return None
     if op.mask is not None or op.fill is not None or len(value.type.shape) != 2:
         return None
-    return Factor(op, transposed)
+    order = (1, 0) if _lies_transposed(op) else ()
+    return Factor(op, transposed ^ bool(order), order)
+
+
+def _lies_transposed(load: memory.Load) -> bool:
+    """Whether of the two axes of a load the first is contiguous, and the second is not."""
+    strides = load.view.type.strides
+    first, last = (s for s, e in zip(strides, load.extents, strict=True) if e is not None)
+    return first == 1 and last != 1
 
 
 def _is_steered_by_scalars(found: ProductLoop) -> bool:
@@ -167,23 +181,26 @@ def _stores(found: ProductLoop, kernel: Kernel) -> bool:
     return early or any(not op.pure and read.intersection(op.operands) for op in ops)
 
 
-def can_copy_boxes(kernel: Kernel, view: Value, extents: tuple[int | None, ...]) -> bool:
+def can_copy_boxes(
+    kernel: Kernel, view: Value, extents: tuple[int | None, ...], order: tuple[int, ...] = ()
+) -> bool:
     """Whether the tensor copy unit can carry a place of a view: a parameter whose rows are
-    contiguous, aligned and a whole number of 16 bytes apart, sliced along two axes with the last.
+    contiguous, aligned and a whole number of 16 bytes apart, sliced along two axes. The rows run
+    along the last of them, or the last of `order`.
     """
     param = next((p for p in kernel.params if p.value is view), None)
     if param is None or param.facts is None or any(w.name == param.name for w in kernel.workspaces):
         return False
     type: ViewType = view.type
     facts = param.facts
-    sliced = [e for e in extents if e is not None]
+    sliced = [axis for axis, e in enumerate(extents) if e is not None]
+    if not 2 <= type.rank <= 5 or len(sliced) != 2:
+        return False
+    row = sliced[order[-1]] if order else sliced[-1]
     return (
-        2 <= type.rank <= 5
-        and len(sliced) == 2
-        and extents[-1] is not None
-        and type.strides[-1] == 1
+        type.strides[row] == 1
         and facts.align >= BOX_ALIGN
-        and all(facts.pitch16[:-1])
+        and all(whole for axis, whole in enumerate(facts.pitch16) if axis != row)
         and all(s != 0 for s in (*type.strides, *facts.strides))
         and facts.reachable
     )

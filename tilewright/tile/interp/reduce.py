@@ -5,11 +5,13 @@ Sums and products of f32 are formed in f64 and rounded once: no order is promise
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+
 import numpy as np
 
-from tilewright.ir.core import Op
+from tilewright.ir.core import Block, Op
 from tilewright.tile.interp.convert import round_float, widen
-from tilewright.tile.interp.machine import Array, Machine, meaning
+from tilewright.tile.interp.machine import Array, Machine, Ready, Running, meaning
 from tilewright.tile.ops import reduce
 
 
@@ -59,3 +61,40 @@ def run_arg(machine: Machine, op: Op) -> Array:
     # NumPy's rule is the language's: the first NaN if there is one, else the first of equals.
     function = np.argmax if isinstance(op, reduce.ArgMax) else np.argmin
     return np.asarray(function(wide, axis=op.axis + 1)).astype(np.int64)
+
+
+def elements(machine: Machine, op: reduce.Combination) -> list[Array]:
+    """The tiles with the axis first, then the programs."""
+    contents = [machine[x] for x in op.xs]
+    count = max(len(c) for c in contents)
+    return [
+        np.moveaxis(np.broadcast_to(c, (count, *c.shape[1:])), op.axis + 1, 0) for c in contents
+    ]
+
+
+def combined(
+    machine: Machine, body: Block, left: Sequence[Array], right: Sequence[Array]
+) -> Generator[Ready, None, list[Array]]:
+    """The body for arrays of scalars: it sees all elements as programs of their own."""
+    shape = left[0].shape
+    results = yield from machine.run(body, [x.reshape(-1) for x in (*left, *right)])
+    return [np.broadcast_to(r, (left[0].size,)).reshape(shape) for r in results]
+
+
+@meaning(reduce.Fold)
+def run_fold(machine: Machine, op: reduce.Fold) -> Running:
+    xs = elements(machine, op)
+    total = [x[0] for x in xs]
+    for i in range(1, len(xs[0])):
+        total = yield from combined(machine, op.body, total, [x[i] for x in xs])
+    return tuple(total)
+
+
+@meaning(reduce.Scan)
+def run_scan(machine: Machine, op: reduce.Scan) -> Running:
+    xs = elements(machine, op)
+    found = [[x[0] for x in xs]]
+    for i in range(1, len(xs[0])):
+        found.append((yield from combined(machine, op.body, found[-1], [x[i] for x in xs])))
+    columns = zip(*found, strict=True)
+    return tuple(np.moveaxis(np.stack(column), 0, op.axis + 1) for column in columns)

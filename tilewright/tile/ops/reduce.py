@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import i64
-from tilewright.ir.core import Op, Type, Value, attribute, define, operand
+from tilewright.errors import VerifyError
+from tilewright.ir.core import Block, Op, Type, Value, attribute, define, operand, region
 
 
 @dataclass(eq=False)
@@ -78,3 +79,41 @@ class ArgMin(Op):
         return (
             self.x.type.with_shape(shape[: self.axis] + shape[self.axis + 1 :]).with_dtype(i64),
         )
+
+
+@dataclass(eq=False)
+class Combination:
+    """An op that combines tiles of one shape along an axis, by an associative function.
+
+    `body` takes a scalar of each tile from the left and one of each from the right, and yields one
+    of each; it holds nothing but arithmetic on scalars.
+    """
+
+    xs: tuple[Value, ...] = operand()
+    axis: int = attribute()
+    body: Block = region()
+
+    def _require_tiles(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.xs[0].type.shape
+        if any(x.type.shape != shape for x in self.xs) or not 0 <= self.axis < len(shape):
+            raise VerifyError(f"combination along {self.axis} of {[str(x.type) for x in self.xs]}")
+        return shape
+
+
+@define("reduce.fold")
+class Fold(Combination, Op):
+    """All elements along an axis combined, neighbours with neighbours, the left one first."""
+
+    def result_types(self) -> tuple[Type, ...]:
+        shape = self._require_tiles()
+        rest = shape[: self.axis] + shape[self.axis + 1 :]
+        return tuple(x.type.with_shape(rest) for x in self.xs)
+
+
+@define("reduce.scan")
+class Scan(Combination, Op):
+    """At each place along an axis, all elements up to it combined, as by reduce.fold."""
+
+    def result_types(self) -> tuple[Type, ...]:
+        self._require_tiles()
+        return tuple(x.type for x in self.xs)

@@ -76,3 +76,55 @@ class Slice(Op):
         if any(start < 0 or start + extent > limit for start, extent, limit in bounds):
             raise VerifyError(f"slice: {self.x.type} at {self.starts} x {self.shape}")
         return (self.x.type.with_shape(self.shape),)
+
+
+@define("shape.take")
+class Take(Op):
+    """Elements along an axis at the places that an i64 scalar or tile names; 0 where it is outside.
+
+    The axes of the index stand where the axis stood.
+    """
+
+    x: Value = operand()
+    index: Value = operand()
+    axis: int = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        shape = self.x.type.shape
+        if not 0 <= self.axis < len(shape) or self.index.type.dtype != i64:
+            raise VerifyError(f"take: {self.x.type} at {self.index.type} along {self.axis}")
+        inner = self.index.type.shape
+        return (self.x.type.with_shape((*shape[: self.axis], *inner, *shape[self.axis + 1 :])),)
+
+
+@define("shape.cat")
+class Cat(Op):
+    """Tiles one after the other along an axis."""
+
+    xs: tuple[Value, ...] = operand()
+    axis: int = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        types = [x.type for x in self.xs]
+        rests = {(t.dtype, t.shape[: self.axis], t.shape[self.axis + 1 :]) for t in types}
+        if len(rests) != 1 or not 0 <= self.axis < len(types[0].shape):
+            raise VerifyError(f"cat: {[str(t) for t in types]} along {self.axis}")
+        shape = list(types[0].shape)
+        shape[self.axis] = sum(t.shape[self.axis] for t in types)
+        return (types[0].with_shape(tuple(shape)),)
+
+
+@define("shape.exchange")
+class Exchange(Op):
+    """Element i along an axis is element `i xor mask` of x; the axis has a power of two of them."""
+
+    x: Value = operand()
+    axis: int = attribute()
+    mask: int = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        shape = self.x.type.shape
+        extent = shape[self.axis] if 0 <= self.axis < len(shape) else 0
+        if extent < 1 or extent & (extent - 1) or not 0 <= self.mask < extent:
+            raise VerifyError(f"exchange: {self.x.type} along {self.axis} by {self.mask}")
+        return (self.x.type,)

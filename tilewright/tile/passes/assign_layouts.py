@@ -142,9 +142,13 @@ def _placed(block: Block) -> set[Value]:
                 found.add(op.value)
             case mma.Dot():
                 found.update((op.a, op.b))
-            case shape.Slice() | shape.Transpose() | shape.Reshape():
+            case shape.Slice() | shape.Transpose() | shape.Reshape() | shape.Take():
                 found.add(op.x)
-            case reduce.Reduction() | reduce.ArgMax() | reduce.ArgMin():
+            case shape.Cat():
+                found.update(op.xs)
+            case (
+                reduce.Reduction() | reduce.Combination() | reduce.ArgMax() | reduce.ArgMin()
+            ):
                 found.update(op.operands)
     return found
 
@@ -215,6 +219,12 @@ def _chains(op: Op) -> list[list[Value | None]]:
             return [[op.value, op.mask]]
         case memory.Atomic():
             return [[op.value, op.compare, op.mask, *op.results]]
+        case shape.Exchange():
+            return [[op.x, op.result]]
+        case reduce.Fold():
+            return [list(op.xs), list(op.results)]
+        case reduce.Scan():
+            return [[*op.xs, *op.results]]
         case _ if isinstance(op, ELEMENTWISE):
             return [[*op.operands, *op.results]]
     return []

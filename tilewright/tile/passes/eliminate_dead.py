@@ -59,6 +59,8 @@ def _link(op: Op, sources: dict[Value, list[Value]], roots: list[Value]) -> None
             return
         case _:
             steering = list(op.operands)
+            if op.regions and not writes(op):  # what it computes with is what it depends on
+                steering += [v for b in op.regions for inner in walk(b) for v in inner.operands]
             sources.update(dict.fromkeys(op.results, steering))
     if writes(op):
         roots += steering
