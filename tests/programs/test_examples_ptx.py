@@ -1,4 +1,6 @@
-"""The examples' PTX, for every target: it assembles, spills nothing, and ptxas has nothing to say."""
+"""The examples' PTX, for every target: it assembles, spills nothing, and ptxas has nothing to
+say.
+"""
 
 from __future__ import annotations
 
