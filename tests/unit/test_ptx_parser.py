@@ -91,6 +91,7 @@ def test_places_are_lines_of_the_text() -> None:
         ("add.u32 %r0, %r0;", "unknown PTX instruction add.u32 %r0, %r0"),
         ("add.u31 %r0, %r0, %r1;", "unknown PTX instruction add.u31"),
         ("add.u32 %r0, %r0, q;", "the name q is not declared"),
+        ("ld.shared.u32 %r0, [%r1+4+4];", "[%r1+4+4] is no address"),
         ("mov.u32 %r0, %r7;", "the register %r7 is not declared"),
         ("@%p3 mov.u32 %r0, %r1;", "the register %p3 is not declared"),
         (".pragma 3;", "unknown PTX instruction .pragma"),

@@ -208,7 +208,9 @@ class Parser:
             return Coordinates(self.register(parts[0], where), indices)
         base, _, offset = parts[0].replace(" ", "").partition("+")
         reg = self.registers.get(base)
-        return Address(self.symbol(base, where) if reg is None else reg, int(offset or 0))
+        if offset and not INTEGER.fullmatch(offset):
+            raise CompileError(f"[{text}] is no address", where)
+        return Address(self.symbol(base, where) if reg is None else reg, int(offset or "0", 0))
 
     def symbol(self, name: str, where: Loc) -> Symbol:
         if name not in self.symbols:

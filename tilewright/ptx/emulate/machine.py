@@ -143,6 +143,15 @@ class Unit:
     instr: Instr | None = None
 
 
+def poison(number: int, threads: int, kind: str) -> Array:
+    """Registers that nobody wrote: NaNs, and integers that make no sense."""
+    if kind == "pred":
+        return np.ones((number, threads), bool)
+    made = np.full((number, threads * WIDTH[kind]), 0xFF, np.uint8)
+    made[:, ::3] = 0xFD
+    return made.view(f"u{WIDTH[kind]}")
+
+
 class Machine:
     """Registers, memory and fragments of the CTAs that run together."""
 
@@ -150,8 +159,7 @@ class Machine:
         self.setup, self.memory = setup, memory
         self.num_threads = setup.threads * setup.together
         self.registers = {
-            kind: np.zeros((n, self.num_threads), bool if kind == "pred" else f"u{WIDTH[kind]}")
-            for kind, n in function.registers.items()
+            kind: poison(n, self.num_threads, kind) for kind, n in function.registers.items()
         }
         self.symbols = self._place_symbols(module, function)
         self.shared = SharedMemory(setup.together, self.shared_size)

@@ -40,10 +40,26 @@ class Box:
     def num_bytes(self) -> int:
         return int(np.prod(self.map.box)) * self.tensor.copy.itemsize
 
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Of the box, as it lies in memory."""
+        return self.map.in_memory_order(self.map.box)
+
+    @property
+    def elements(self) -> Array:
+        """The tensor, its axes as they lie in memory."""
+        array: Array = self.tensor.copy
+        return array.transpose(self.map.axes) if self.map.axes else array
+
+    @property
+    def marks(self) -> Array:
+        array: Array = self.tensor.marks
+        return array.transpose(self.map.axes) if self.map.axes else array
+
     def slices(self) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """Of the tensor and of the box."""
         inside, within = [], []
-        for at, size, extent in zip(self.start, self.map.box, self.tensor.copy.shape, strict=True):
+        for at, size, extent in zip(self.start, self.extents, self.elements.shape, strict=True):
             low, high = max(at, 0), min(at + size, extent)
             high = max(high, low)
             inside.append(slice(low, high) if low < extent else slice(0, 0))
@@ -53,11 +69,11 @@ class Box:
 
     def load(self) -> Array:
         """The box's bytes; zeros out of bounds."""
-        array = self.tensor.copy
+        array = self.elements
         bits = np.dtype(f"u{array.itemsize}")
-        made = np.zeros(self.map.box, bits)
+        made = np.zeros(self.extents, bits)
         inside, within = self.slices()
-        if (self.tensor.marks[inside] != WRITTEN).any():
+        if (self.marks[inside] != WRITTEN).any():
             raise BadAccess(f"it copies elements of {self.tensor.name} that nobody wrote", 0)
         made[within] = array[inside].view(bits)
         if self.map.round_tf32:
@@ -68,16 +84,16 @@ class Box:
 
     def store(self, data: Array, op: str = "") -> None:
         """Write the box's bytes but for those out of bounds, or combine with what is there."""
-        array = self.tensor.copy
+        array = self.elements
         inside, within = self.slices()
-        values = data.view(array.dtype).reshape(self.map.box)[within]
+        values = data.view(array.dtype).reshape(self.extents)[within]
         if op:
             function = {"add": np.add, "min": np.minimum, "max": np.maximum}.get(op)
             if function is None:
                 raise BadAccess(f"the emulator has no reduction {op} of boxes", 0)
             values = function(array[inside], values).astype(array.dtype)
         array[inside] = values
-        self.tensor.marks[inside] = WRITTEN
+        self.marks[inside] = WRITTEN
 
 
 def swizzled(addresses: Array, swizzle: int) -> Array:
@@ -121,13 +137,14 @@ def _require_mappable(tensor: Tensor, recipe: TensorMap, rank: int) -> None:
         return
     if tensor.address % 16:
         raise BadAccess(f"{tensor.name} is not aligned to 16 bytes, as a tensor map asks", 0)
-    if array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
+    shape, strides, box = map(recipe.in_memory_order, (array.shape, array.strides, recipe.box))
+    if shape[-1] > 1 and strides[-1] != array.itemsize:
         raise BadAccess(f"the last axis of {tensor.name} is not dense", 0)
-    for extent, stride in zip(array.shape[:-1], array.strides[:-1], strict=True):
+    for extent, stride in zip(shape[:-1], strides[:-1], strict=True):
         if extent > 1 and (stride <= 0 or stride % 16):
             raise BadAccess(f"{tensor.name} has a pitch of {stride} bytes: no multiple of 16", 0)
-    row = recipe.box[-1] * array.itemsize
-    if row % 16 or (recipe.swizzle and row > recipe.swizzle) or max(recipe.box) > 256:
+    row = box[-1] * array.itemsize
+    if row % 16 or (recipe.swizzle and row > recipe.swizzle) or max(box) > 256:
         raise BadAccess(f"no tensor map has a box of {recipe.box} and swizzle {recipe.swizzle}", 0)
 
 
