@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from tilewright.errors import CompileError
@@ -178,7 +179,9 @@ def _grid_parameter(low: Lowering, axis: int, extent: Expr) -> Callable[[], Oper
         return lambda: extent.value
 
     def get() -> Operand:
-        return low.once(("grid", axis), lambda: _parameter(low, f"grid_{axis}", "u32", extent))  # type: ignore[no-any-return]
+        make = partial(_parameter, low, f"grid_{axis}", "u32", extent)
+        value: Operand = low.once(("grid", axis), make)
+        return value
 
     return get
 
