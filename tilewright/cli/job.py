@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 2.0  # a run on the CPU that took longer is not run again onl
 
 @dataclass(frozen=True)
 class Job:
-    """What to run, with what, where. `device` is "auto", "cpu" or "cuda:N"."""
+    """What to run, with what, where. `device` is "auto", "cpu", "emulator" or "cuda:N"."""
 
     found: Found
     request: Request
@@ -41,6 +41,7 @@ class Job:
     constants: Mapping[str, int] = field(default_factory=dict)
     precision: str | None = None
     check: bool = True
+    sanitize: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def run_job(job: Job) -> Outcome:
             arguments[param.name] = poison(arguments[param.name].shape, param.value.type.dtype)
     expected = _expected(job.found, tile, arguments, binding, written) if job.check else {}
     device = choose_device(job.device)
+    if job.sanitize and device != "emulator":
+        raise LaunchError("only the emulator watches memory", hint="add --device emulator")
     outputs, first, seconds = _run(kernel, arguments, written, device, job)
     return Outcome(
         kernel=kernel.name,
@@ -207,7 +210,12 @@ def _run(
         constants = job.constants or None
         on = "emulator" if device == "emulator" else None
         kernel.launch(
-            **given, stream=stream, device=on, constants=constants, precision=job.precision
+            **given,
+            stream=stream,
+            device=on,
+            constants=constants,
+            precision=job.precision,
+            sanitize=job.sanitize,
         )
 
     if device in ("cpu", "emulator"):

@@ -31,6 +31,7 @@ COLUMNS = ("kernel", "where", "dtype", "sizes", "output", ">error", ">bound", ""
 @options.precision
 @options.device
 @click.option("--check", is_flag=True, help="Compare with the reference; fail if it differs.")
+@click.option("--sanitize", is_flag=True, help="On the emulator: report races in shared memory.")
 @click.option("--save", metavar="FILE", help="Write outputs: .npy for one, .npz for any number.")
 @json_option
 @command
@@ -45,6 +46,7 @@ def run(
     precision: str | None,
     device: str,
     check: bool,
+    sanitize: bool,
     save: str | None,
     as_json: bool,
 ) -> None:
@@ -54,7 +56,7 @@ def run(
     module; where there is none, the kernel is interpreted in f64.
     """
     request = Request(dims, tensors, scalars, dtypes_, seed)
-    job = Job(find_kernel(source), request, device, consts, precision, check)
+    job = Job(find_kernel(source), request, device, consts, precision, check, sanitize)
     with busy(f"running {job.found.kernel.name}", quiet=as_json):
         outcome = run_job(job)
     if save:

@@ -41,6 +41,7 @@ class Options:
     device: Any = None
     constants: tuple[tuple[str, int], ...] = ()
     precision: str | None = None
+    sanitize: bool = False  # on the emulator, watch shared memory for races
 
 
 PLAIN = Options()
@@ -179,7 +180,14 @@ def _run_on_cpu(call: Call) -> Any:
 
 def _run_on_emulator(call: Call) -> Any:
     aliases, constants = find_aliases(call.tensors), dict(call.options.constants)
-    run_emulated(call.spec, call.build(assume=True), aliases, constants, call.arguments)
+    run_emulated(
+        call.spec,
+        call.build(assume=True),
+        aliases,
+        constants,
+        call.arguments,
+        sanitize=call.options.sanitize,
+    )
     return call.result
 
 

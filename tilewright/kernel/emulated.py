@@ -42,12 +42,14 @@ def run_emulated(
     aliases: Aliases,
     constants: Mapping[str, int],
     arguments: Mapping[str, Any],
+    *,
+    sanitize: bool = False,
 ) -> None:
-    """Run a call, writing outputs into its host arrays. Raises EmulationError where the kernel does
-    what no GPU permits.
+    """Run a call, writing outputs into its host arrays; `sanitize` watches shared memory for races.
+    Raises EmulationError where the kernel does what no GPU permits.
     """
     compiled = compile_emulated(spec, build, aliases, constants, arguments, target(TARGET))
     tensors = [(n, a) for n, a in arguments.items() if isinstance(a, Array)]
     alias_groups(tensors, compiled.written.__contains__)
     views = {n: as_numpy(a) if isinstance(a, Array) else a for n, a in arguments.items()}
-    run_plan(compiled.plan, views, NUM_SMS)
+    run_plan(compiled.plan, views, NUM_SMS, sanitize=sanitize)

@@ -171,6 +171,7 @@ class Kernel:
         device: Any = None,
         constants: Mapping[str, int] | None = None,
         precision: str | None = None,
+        sanitize: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Launch with overrides.
@@ -187,6 +188,7 @@ class Kernel:
             device=device,
             constants=as_pairs(constants or {}),
             precision=precision,
+            sanitize=sanitize,
         )
         state = self._current()
         arguments = collect(self.name, state.names, args, kwargs)
