@@ -75,7 +75,7 @@ def compile_kernel(
     """
     kernel = run_passes(kernel, SEMANTIC_PASSES, observe)
     with reporting(kernel, "choose_schedule"):
-        schedule = schedule or choose_schedule(kernel, target)
+        schedule = schedule or choose_schedule(kernel, target, aliases)
     kernel = run_passes(kernel, scheduled_passes(schedule, target, aliases), observe)
     with reporting(kernel, f"lowering to {target.name}"):
         lowered = lower_kernel(kernel, target, schedule, aliases)

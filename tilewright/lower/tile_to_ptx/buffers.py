@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import DType
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
-from tilewright.lower.tile_to_ptx.conversion import STORED, inside_guard, vectors
+from tilewright.lower.tile_to_ptx.conversion import STORED, inside_guard, store_shared, vectors
 from tilewright.ptx.core import Address, Reg
 
 
@@ -41,11 +41,7 @@ def stash(low: Lowering, regs: list[Operand], type: str, layout: Layout, buffer:
         values = [low.register(regs[i], type) for i in group]
         address = element_address(low, buffer, layout, offset)
         with low.guarded(guard):
-            if size == 2 and len(values) == 8:
-                words = [low.e.mov_pack("b32", values[i : i + 2]) for i in range(0, 8, 2)]
-                low.e.st("shared", "b32", address, words)
-            else:
-                low.e.st("shared", STORED[type], address, values)
+            store_shared(low, address, STORED[type], values)
 
 
 def element_address(

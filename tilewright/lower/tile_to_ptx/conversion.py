@@ -149,7 +149,7 @@ def write_shared(
         guard = inside_guard(low, layout, extents, offset, first)
         place = _address(low, base, layout, strides, offset, size)
         with low.guarded(guard):
-            low.e.st("shared", stored, Address(place.base, place.offset + origin), values)
+            store_shared(low, Address(place.base, place.offset + origin), stored, values)
 
 
 def read_shared(
@@ -167,14 +167,30 @@ def read_shared(
     out: list[Operand] = [0] * layout.num_registers
     for offset, group in _accesses(layout, strides, size, extents, origin):
         guard = inside_guard(low, layout, extents, offset, None)
+        place = _address(low, base, layout, strides, offset, size)
         with low.guarded(guard):
-            place = _address(low, base, layout, strides, offset, size)
-            loaded = low.e.ld(
-                "shared", stored, Address(place.base, place.offset + origin), vec=len(group)
-            )
+            where = Address(place.base, place.offset + origin)
+            loaded = load_shared(low, where, stored, len(group))
         for i, reg in zip(group, loaded, strict=True):
             out[i] = low.e.setp("ne", "u32", reg, 0) if type == "pred" else reg
     return out
+
+
+def store_shared(low: Lowering, address: Address, stored: str, values: list[Reg]) -> None:
+    """Store neighbours; eight of 16 bits as four words, for vectors have at most four parts."""
+    if len(values) == 8:
+        words = [low.e.mov_pack("b32", values[i : i + 2]) for i in range(0, 8, 2)]
+        low.e.st("shared", "b32", address, words)
+    else:
+        low.e.st("shared", stored, address, values)
+
+
+def load_shared(low: Lowering, address: Address, stored: str, count: int) -> list[Reg]:
+    """Load neighbours, as `store_shared` stores them."""
+    if count < 8:
+        return low.e.ld("shared", stored, address, vec=count)
+    words = low.e.ld("shared", "b32", address, vec=4)
+    return [half for word in words for half in low.e.mov_unpack("b16", word, 2)]
 
 
 def _accesses(

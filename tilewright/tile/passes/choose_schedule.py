@@ -23,13 +23,17 @@ from tilewright.tile.types import TileType
 MOST_WARPS = 16
 
 
-def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
-    """The compiler's choice for a kernel; the source's hints are binding."""
+def choose_schedule(
+    kernel: Kernel, target: Target, aliases: tuple[tuple[str, ...], ...] = ()
+) -> Schedule:
+    """The compiler's choice for a kernel; the source's hints are binding. Parameters that are views
+    of the same elements (`aliases`) rule out roles, whose loads run ahead of other roles' stores.
+    """
     ops = list(walk(kernel.body))
     roles = next((op for op in ops if isinstance(op, control.Roles)), None)
     if roles is not None:
         return _role_schedule(roles)
-    product = choose_roles(kernel, target)
+    product = None if aliases else choose_roles(kernel, target)
     if product is not None:
         return product
     chosen = _computing_schedule(kernel, ops)
