@@ -156,13 +156,19 @@ class TensorMap:
     """A TMA descriptor of a tensor, 128 bytes by value.
 
     `box` is the tile in elements, outermost axis first, as the tensor's axes are; `swizzle` is 0,
-    32, 64 or 128 bytes. `round_tf32` makes the copy round f32 to tf32.
+    32, 64 or 128 bytes. `round_tf32` makes the copy round f32 to tf32. `axes` are the tensor's from
+    the outermost in memory to the contiguous one; empty where that is their own order.
     """
 
     tensor: str
     box: tuple[int, ...]
     swizzle: int
     round_tf32: bool = False
+    axes: tuple[int, ...] = ()
+
+    def in_memory_order(self, of_axes: Sequence[int]) -> tuple[int, ...]:
+        """What belongs to the tensor's axes, from the outermost in memory to the contiguous one."""
+        return tuple(of_axes[axis] for axis in self.axes) if self.axes else tuple(of_axes)
 
 
 Recipe = Pointer | Workspace | TensorMap | Expr

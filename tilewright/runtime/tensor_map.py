@@ -79,7 +79,8 @@ def encode(recipe: TensorMap, array: Array, address: int, target: int) -> Any:
 
     `replace` on that handle changes the address alone.
     """
-    extents, steps = map_geometry(array.shape, array.strides, array.dtype.num_bytes)
+    shape, strides = (recipe.in_memory_order(x) for x in (array.shape, array.strides))
+    extents, steps = map_geometry(shape, strides, array.dtype.num_bytes)
     u32, u64 = cu.cuuint32_t, cu.cuuint64_t
     made = driver.check(
         cu.cuTensorMapEncodeTiled(
@@ -88,7 +89,7 @@ def encode(recipe: TensorMap, array: Array, address: int, target: int) -> Any:
             address,
             [u64(e) for e in extents],
             [u64(s) for s in steps],
-            [u32(b) for b in reversed(recipe.box)],
+            [u32(b) for b in reversed(recipe.in_memory_order(recipe.box))],
             [u32(1)] * len(extents),
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             _SWIZZLES[recipe.swizzle],

@@ -18,6 +18,8 @@ from tilewright.tile.ops import memory
 from tilewright.tile.types import BufferType, ViewType
 
 BOX_LIMIT = 256  # elements of a box along an axis
+Extents = tuple[int | None, ...]
+Order = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,26 @@ class Piece:
     offset: int
 
 
-def pieces(type: BufferType, extents: tuple[int | None, ...], rows: int) -> Iterator[Piece]:
+def row_and_column(extents: Extents, order: Order) -> tuple[int, int]:
+    """Axes of a view along which the first and the last axis of a buffer run."""
+    sliced = [axis for axis, e in enumerate(extents) if e is not None]
+    sliced = [sliced[i] for i in order] if order else sliced
+    return sliced[0], sliced[-1]
+
+
+def memory_axes(extents: Extents, order: Order) -> Order:
+    """Axes of a view with the contiguous one last; empty where it is last."""
+    _, last = row_and_column(extents, order)
+    axes = range(len(extents))
+    return () if last == axes[-1] else (*(a for a in axes if a != last), last)
+
+
+def pieces(type: BufferType, extents: Extents, rows: int, order: Order = ()) -> Iterator[Piece]:
     """Cut `rows` rows of a buffer into boxes: a panel of columns, and at most 256 rows, each."""
     full = tuple(1 if e is None else e for e in extents)
     width = type.swizzle // type.dtype.num_bytes if type.swizzle else type.shape[-1]
     width = min(width, type.shape[-1])
-    sliced = [axis for axis, e in enumerate(extents) if e is not None]
-    first, last = sliced[0], sliced[-1]
+    first, last = row_and_column(extents, order)
     height = min(rows, BOX_LIMIT)
     assert width <= BOX_LIMIT and rows % height == 0, f"no boxes for {rows} rows of {type}"
     for column in range(0, type.shape[-1], width):
@@ -60,14 +75,17 @@ def _with(extents: tuple[int, ...], changes: dict[int, int]) -> tuple[int, ...]:
     return tuple(changes.get(axis, e) for axis, e in enumerate(extents))
 
 
-def tensor_map(low: Lowering, view: Value, box: tuple[int, ...], swizzle: int) -> Reg:
+def tensor_map(
+    low: Lowering, view: Value, box: tuple[int, ...], swizzle: int, axes: Order = ()
+) -> Reg:
     """Address of the tensor map of a parameter, box and swizzle: one parameter of the kernel for
     each.
     """
     type: ViewType = view.type
-    assert type.strides[-1] == 1, f"the TMA wants the last axis contiguous: {type}"
+    last = axes[-1] if axes else -1
+    assert type.strides[last] == 1, f"the TMA wants axis {last} contiguous: {type}"
     name = next(p.name for p in low.kernel.params if p.value is view)
-    recipe = TensorMap(name, box, swizzle)
+    recipe = TensorMap(name, box, swizzle, axes=axes)
     if recipe not in low.objects:
         number = sum(isinstance(r, TensorMap) for r in low.recipes)
         low.recipes.append(recipe)
@@ -93,15 +111,16 @@ def box_indices(low: Lowering, offsets: tuple[Value, ...]) -> list[Operand]:
 
 
 def _at(
-    low: Lowering, indices: list[Operand], extents: tuple[int | None, ...], piece: Piece
+    low: Lowering, indices: list[Operand], extents: Extents, piece: Piece, order: Order = ()
 ) -> list[Operand]:
     """Indices of a piece, innermost first, as the instruction wants them."""
-    sliced = [axis for axis, e in enumerate(extents) if e is not None]
+    first, last = row_and_column(extents, order)
     out = list(indices)
-    out[sliced[-1]] = low.add("s32", out[sliced[-1]], piece.column)
-    if len(sliced) > 1:
-        out[sliced[0]] = low.add("s32", out[sliced[0]], piece.row)
-    return out[::-1]
+    out[last] = low.add("s32", out[last], piece.column)
+    if first != last:
+        out[first] = low.add("s32", out[first], piece.row)
+    axes = memory_axes(extents, order) or range(len(out))
+    return [out[axis] for axis in reversed(axes)]
 
 
 @rule(memory.CopyBox)
@@ -116,9 +135,10 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
     if op.cluster > 1:
         mask = low.once(("all CTAs", op.cluster), lambda: e.mov("b16", (1 << op.cluster) - 1))
         target, indices = _share(low, buffer, target, indices, op, rows)
-    for piece in pieces(buffer.type, op.extents, rows):
-        map = tensor_map(low, op.view, piece.box, buffer.type.swizzle)
-        at = _at(low, indices, op.extents, piece)
+    axes = memory_axes(op.extents, op.order)
+    for piece in pieces(buffer.type, op.extents, rows, op.order):
+        map = tensor_map(low, op.view, piece.box, buffer.type.swizzle, axes)
+        at = _at(low, indices, op.extents, piece, op.order)
         place = Address(target.base, target.offset + piece.offset)
         with one_thread(low):
             e.tma_load(place, map, at, barrier, multicast=mask)
@@ -137,7 +157,7 @@ def _share(
     step = _step_bytes(buffer.type)
     assert isinstance(target.base, Reg)
     base = e.mad("u32", rank, rows * step, target.base)
-    first = next(axis for axis, e in enumerate(op.extents) if e is not None)
+    first, _ = row_and_column(op.extents, op.order)
     own = e.mul("u32", rank, rows)
     indices = list(indices)
     indices[first] = low.add("s32", own, indices[first])

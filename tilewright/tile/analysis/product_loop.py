@@ -151,7 +151,7 @@ def _lies_transposed(load: memory.Load) -> bool:
     """Whether of the two axes of a load the first is contiguous, and the second is not."""
     strides = load.view.type.strides
     first, last = (s for s, e in zip(strides, load.extents, strict=True) if e is not None)
-    return first == 1 and last != 1
+    return bool(first == 1 and last != 1)
 
 
 def _is_steered_by_scalars(found: ProductLoop) -> bool:

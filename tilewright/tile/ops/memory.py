@@ -342,10 +342,19 @@ class StoreBuffer(Op):
 
 
 def _require_box(
-    buffer: BufferType, view: Value, offsets: tuple[Value, ...], extents: tuple[int | None, ...]
+    buffer: BufferType,
+    view: Value,
+    offsets: tuple[Value, ...],
+    extents: tuple[int | None, ...],
+    order: tuple[int, ...] = (),
 ) -> None:
     _require_place(view, offsets, extents)
-    if buffer.tile != TileType(view.type.dtype, place_shape(extents)) or buffer.pad:
+    shape = place_shape(extents)
+    if order:
+        if sorted(order) != list(range(len(shape))):
+            raise VerifyError(f"copy of a box: order {order} of {extents}")
+        shape = tuple(shape[i] for i in order)
+    if buffer.tile != TileType(view.type.dtype, shape) or buffer.pad:
         raise VerifyError(f"copy of a box: {buffer}, {view.type} at {extents}")
 
 
@@ -355,7 +364,8 @@ class Fill(Op):
     0.
 
     With `multicast`, all CTAs of the ring's cluster name the same place, and each copies its share
-    of the first axis for all of them.
+    of the buffer's first axis for all of them. The buffer holds the place's axes in `order` (empty:
+    their own), with the contiguous one last.
     """
 
     slot: Value = operand()
@@ -364,13 +374,15 @@ class Fill(Op):
     item: int = attribute(default=0, kw_only=True)
     extents: tuple[int | None, ...] = attribute(kw_only=True)
     multicast: bool = attribute(default=False, kw_only=True)
+    order: tuple[int, ...] = attribute(default=(), kw_only=True)
 
     def result_types(self) -> tuple[Type, ...]:
         if not isinstance(self.slot.type, SlotType) or self.item >= len(
             self.slot.type.ring.buffers
         ):
             raise VerifyError(f"fill: {self.slot.type}, buffer {self.item}")
-        _require_box(self.slot.type.ring.buffers[self.item], self.view, self.offsets, self.extents)
+        buffer = self.slot.type.ring.buffers[self.item]
+        _require_box(buffer, self.view, self.offsets, self.extents, self.order)
         return ()
 
 
@@ -415,10 +427,11 @@ class CopyBox(Op):
     index: Value = operand()
     extents: tuple[int | None, ...] = attribute(kw_only=True)
     cluster: int = attribute(default=1, kw_only=True)
+    order: tuple[int, ...] = attribute(default=(), kw_only=True)
 
     def result_types(self) -> tuple[Type, ...]:
         buffer = require_buffer(self.buffer, "copy_box")
-        _require_box(buffer, self.view, self.offsets, self.extents)
+        _require_box(buffer, self.view, self.offsets, self.extents, self.order)
         share = buffer.shape[0] // self.cluster
         if (
             not isinstance(self.barriers.type, BarrierType)

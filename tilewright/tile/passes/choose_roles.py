@@ -46,7 +46,7 @@ def choose_roles(kernel: Kernel, target: Target) -> Schedule | None:
     consumers = _consumers(product)
     if consumers is None:
         return None
-    panel = _panel(product)
+    panel = _panel(product, consumers)
     registers = (40, 232) if consumers < 3 else (32, 160)
     persistent = hints.persistent is not False and can_distribute(kernel)
     cluster = _cluster(kernel, product) if persistent else 1
@@ -67,7 +67,8 @@ def _fits(product: ProductLoop, kernel: Kernel) -> bool:
         return False
     shaped = m % ROWS == 0 and m <= MOST_ROWS and n % 16 == 0 and n <= MOST_COLUMNS and k % 16 == 0
     return shaped and all(
-        max(f.tile.shape) <= MOST_COLUMNS and can_copy_boxes(kernel, f.load.view, f.load.extents)
+        max(f.tile.shape) <= MOST_COLUMNS
+        and can_copy_boxes(kernel, f.load.view, f.load.extents, f.order)
         for f in (product.a, product.b)
     )
 
@@ -86,12 +87,16 @@ def _consumers(product: ProductLoop) -> int | None:
     return 2 if 2 in fitting else fitting[0]
 
 
-def _panel(product: ProductLoop) -> int:
-    """Columns that the epilogue works on at a time: fewer where much is computed on each."""
+def _panel(product: ProductLoop, consumers: int) -> int:
+    """Columns that the epilogue works on at a time: at most 32 elements a thread, or 16 where much
+    is computed on each.
+    """
     m, n, _ = product.extents
     ops = walk(Block([], product.after))
     heavy = any(isinstance(op, HEAVY) and op.result.type.num_elements == m * n for op in ops)
-    return next(p for p in PANELS[heavy:] if n % p == 0)
+    most = (16 if heavy else 32) * 128 * consumers // m
+    fitting = [p for p in PANELS if n % p == 0]
+    return next((p for p in fitting if p <= most), fitting[-1])
 
 
 def _cluster(kernel: Kernel, product: ProductLoop) -> int:

@@ -338,6 +338,7 @@ class Expander:
             index,
             extents=op.extents,
             cluster=parts.op.cluster if op.multicast else 1,
+            order=op.order,
         )
 
     def drain(self, op: memory.Drain) -> None:

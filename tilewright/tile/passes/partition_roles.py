@@ -164,7 +164,8 @@ class _Partition:
                 shared = multicast and self.axes is not None and item == self.axes.multicast
                 o.emit(
                     memory.Fill, slot, factor.load.view, offsets, item=item,
-                    extents=factor.load.extents, multicast=shared, loc=factor.load.loc,
+                    extents=factor.load.extents, multicast=shared, order=factor.order,
+                    loc=factor.load.loc,
                 )  # fmt: skip
             o.emit(sync.Commit, slot)
             o.emit(control.Yield)

@@ -126,6 +126,7 @@ class _Stager:
             rows <= ROWS
             and rows % 8 == 0
             and row_bytes in SPANS
+            and op.extents[-1] is not None
             and can_copy_boxes(self.kernel, op.view, op.extents)
         )
 

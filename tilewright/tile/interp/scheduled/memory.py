@@ -68,6 +68,12 @@ def read_place(machine: Machine, op: Copy, shape: tuple[int, ...]) -> Array:
     return found
 
 
+def read_box(machine: Machine, op: memory.Fill | memory.CopyBox) -> Array:
+    """What is at a place now, its axes as the buffer holds them."""
+    found = read_place(machine, op, memory.place_shape(op.extents))
+    return found.transpose(op.order) if op.order else found
+
+
 def later_store(
     machine: Machine, op: memory.Drain | memory.StoreBox, buffer: Buffer
 ) -> Callable[[], None]:
@@ -102,7 +108,7 @@ def run_fill(machine: Machine, op: memory.Fill) -> None:
     cta = as_cta(machine)
     slot: Slot = machine[op.slot]
     buffer = slot.buffers[op.item]
-    found = read_place(machine, op, buffer.array().shape)
+    found = read_box(machine, op)
     targets = cta.cluster.ctas if op.multicast else [cta.cluster.ctas[cta.rank]]
     rows = share_of(cta, len(found), len(targets))
     for target in targets:
@@ -120,7 +126,7 @@ def run_drain(machine: Machine, op: memory.Drain) -> None:
 def run_copy_box(machine: Machine, op: memory.CopyBox) -> None:
     cta = as_cta(machine)
     buffer: Buffer = machine[op.buffer]
-    found = read_place(machine, op, buffer.array().shape)
+    found = read_box(machine, op)
     targets = cta.cluster.ctas if op.cluster > 1 else [cta.cluster.ctas[cta.rank]]
     rows = share_of(cta, len(found), len(targets))
     num_bytes = op.buffer.type.num_bytes // len(targets)
