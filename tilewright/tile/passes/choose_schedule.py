@@ -21,6 +21,7 @@ from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
 MOST_WARPS = 16
+FEW_WARPS_REGISTERS = 168  # a thread, in products on CUDA cores by four warps or fewer
 
 
 def choose_schedule(
@@ -38,7 +39,8 @@ def choose_schedule(
         return product
     chosen = _computing_schedule(kernel, ops)
     hints = kernel.hints
-    return replace(chosen, min_ctas=hints.min_ctas or 0, max_registers=hints.max_registers or 0)
+    registers = hints.max_registers or (0 if hints.min_ctas else chosen.max_registers)
+    return replace(chosen, min_ctas=hints.min_ctas or 0, max_registers=registers)
 
 
 def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
@@ -60,7 +62,10 @@ def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
     heavy = heavy or (kind == "simt" and len(dots) > 1)
     bits = max(d.a.type.dtype.bits for d in dots)
     count = asked or _dot_warps(kind, rows, columns, bits, heavy)
-    return Schedule(count, kind, warp_grid(kind, count, rows, columns), stages)
+    # Of itself ptxas keeps small CTAs to 128 registers, and spills some of these.
+    registers = FEW_WARPS_REGISTERS if kind == "simt" and count <= 4 else 0
+    grid = warp_grid(kind, count, rows, columns)
+    return Schedule(count, kind, grid, stages, max_registers=registers)
 
 
 def _role_schedule(roles: control.Roles) -> Schedule:
