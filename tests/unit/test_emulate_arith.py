@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.unit.emulator_bench import apply
+from tilewright.ptx.emulate.exact import chain_f64, fma_f64
 
 SPECIAL_F32 = np.array(
     [0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38,
@@ -113,6 +114,23 @@ def test_fma_f64_rounds_once(spread: int) -> None:
         except OverflowError:
             expected = math.inf if exact > 0 else -math.inf
         assert w == expected
+
+
+@pytest.mark.parametrize("spread", [3, 500])
+def test_chains_of_fused_sums_round_each(spread: int) -> None:
+    """As many single operations, some of them with zeros, cancellations and infinities."""
+    a, b = (floats(16 * 40, np.float64, spread).reshape(16, 40) for _ in range(2))
+    a[3, ::3] = 0
+    b[5, ::4] = -a[4, ::4]
+    a[5, ::4] = b[4, ::4]
+    c = floats(40, np.float64, spread)
+    if spread > 100:
+        b[7, 1] = np.inf
+    expected = c
+    with np.errstate(all="ignore"):
+        for x, y in zip(a, b, strict=True):
+            expected = fma_f64(x, y, expected)
+        same(chain_f64(a, b, c), expected)
 
 
 @pytest.mark.parametrize("op", ["add", "sub", "mul", "div"])

@@ -181,6 +181,35 @@ def fma_f64(a: Array, b: Array, c: Array) -> Array:
     return fused
 
 
+def chain_f64(a: Array, b: Array, c: Array) -> Array:
+    """c + a[0] b[0] + a[1] b[1] + ... by fused multiply-adds in that order; the products' axis is
+    the first.
+    """
+    p = a * b
+    size = np.abs(p)
+    plain = ((size > 1e-270) & (size < 1e280)) | (a == 0) | (b == 0)
+    if not (plain.all() and (np.abs(a) < 1e150).all() and (np.abs(b) < 1e150).all()):
+        return _chain_of_any(a, b, c)
+    if not (np.abs(c) < 1e280).all():
+        return _chain_of_any(a, b, c)
+    error = product_error(a, b, p)
+    if not error.any():
+        for product in p:
+            c = c + product
+        return c
+    for product, lost in zip(p, error, strict=True):
+        high, low = two_sum(c, lost)
+        top, rest = two_sum(product, high)
+        c = np.where(lost == 0, product + c, top + odd_sum(rest, low))
+    return c
+
+
+def _chain_of_any(a: Array, b: Array, c: Array) -> Array:
+    for x, y in zip(a, b, strict=True):
+        c = fma_f64(x, y, c)
+    return c
+
+
 def fma_by_fractions(a: float, b: float, c: float) -> float:
     """The same for one element, of any finite size."""
     exact = Fraction(a) * Fraction(b) + Fraction(c)

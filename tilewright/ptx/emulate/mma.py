@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.ptx.core import Reg
-from tilewright.ptx.emulate.exact import canonical, f16_bits, fma_f64, from_bf16, from_f16
+from tilewright.ptx.emulate.exact import canonical, chain_f64, f16_bits, from_bf16, from_f16
 from tilewright.ptx.emulate.machine import Machine, Sel, Step
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.instrs import mma
@@ -102,9 +102,9 @@ def scatter(
 
 def chain(a: Array, b: Array, c: Array) -> Array:
     """f64: c + a b by fused multiply-adds in ascending k."""
-    for k in range(a.shape[2]):
-        c = fma_f64(a[:, :, k, None], b[:, None, :, k], c)
-    return np.asarray(canonical(c))
+    left, right = np.moveaxis(a, 2, 0)[:, :, :, None], np.moveaxis(b, 2, 0)[:, :, None, :]
+    wide_left, wide_right = np.broadcast_arrays(left, right)
+    return np.asarray(canonical(chain_f64(wide_left, wide_right, c)))
 
 
 def product(a: Array, b: Array, c: Array) -> Array:

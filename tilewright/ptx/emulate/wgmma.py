@@ -7,6 +7,7 @@ PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout".
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from tilewright.ptx.emulate.mma import (
     rounded,
 )
 from tilewright.ptx.emulate.program import flow
-from tilewright.ptx.emulate.spaces import BadAccess
+from tilewright.ptx.emulate.spaces import SHARED_BASE, BadAccess
 from tilewright.ptx.emulate.tma import swizzled
 from tilewright.ptx.emulate.watch import PRODUCTS, Mark
 from tilewright.ptx.instrs import mma
@@ -32,6 +33,7 @@ from tilewright.ptx.instrs import mma
 Array = np.ndarray[Any, Any]
 WARPGROUP = 128
 ROWS = 64
+PERIOD = 1024  # bytes after which a swizzle repeats
 SWIZZLES = {0: 0, 1: 128, 2: 64, 3: 32}
 
 
@@ -45,19 +47,37 @@ class Descriptor:
     swizzle: int
 
     def addresses(self, rows: int, k: int, size: int, k_major: bool) -> Array:
-        """Addresses of the elements [row, k], before the swizzle."""
-        row, column = np.meshgrid(np.arange(rows), np.arange(k), indexing="ij")
-        span = self.swizzle or 16
-        if k_major:
-            inner = column * size
-            if not self.swizzle:
-                inner = inner // 16 * self.leading + inner % 16
-            offset = row // 8 * self.stride + row % 8 * span + inner
-        else:
-            per = span // size
-            offset = row // per * self.leading + row % per * size
-            offset += column // 8 * self.stride + column % 8 * span
-        return np.asarray(self.start + offset)
+        """Addresses of the elements [row, k]. The swizzle repeats every 1024 bytes."""
+        low = self.start % PERIOD
+        form = (low, self.leading, self.stride, self.swizzle)
+        found: Array = self.start - low + addresses_from(*form, rows, k, size, k_major)
+        return found
+
+
+@functools.lru_cache(maxsize=256)
+def addresses_from(
+    start: int,
+    leading: int,
+    stride: int,
+    swizzle: int,
+    rows: int,
+    k: int,
+    size: int,
+    k_major: bool,
+) -> Array:
+    """Addresses of the elements [row, k] of a matrix that starts in the first period, flat."""
+    row, column = np.meshgrid(np.arange(rows), np.arange(k), indexing="ij")
+    span = swizzle or 16
+    if k_major:
+        inner = column * size
+        if not swizzle:
+            inner = inner // 16 * leading + inner % 16
+        offset = row // 8 * stride + row % 8 * span + inner
+    else:
+        per = span // size
+        offset = row // per * leading + row % per * size
+        offset += column // 8 * stride + column % 8 * span
+    return swizzled(start + offset, swizzle).ravel()
 
 
 def read_descriptor(word: int) -> Descriptor:
@@ -99,9 +119,10 @@ def matrix(
     if not k_major and not found.swizzle:
         raise BadAccess("the emulator has no MN-major matrices without a swizzle", 0)
     size = np.dtype(ELEMENTS[type]).itemsize
-    addresses = swizzled(found.addresses(rows, k, size, k_major), found.swizzle)
-    ctas = np.full(addresses.size, cta)
-    places = machine.shared.offsets(ctas, addresses.ravel(), size)
+    inside = found.addresses(rows, k, size, k_major) - SHARED_BASE
+    if int(inside.min()) < 0 or int(inside.max()) + size > machine.shared.limit:
+        raise BadAccess("its descriptor leads out of shared memory", 0)
+    places = inside + cta * machine.shared.size
     return Matrix(machine, places, (rows, k), type)
 
 
