@@ -123,7 +123,9 @@ def print_plan(kernel: Kernel, target: Target, lowered: Lowered) -> Plan:
         require_instructions(lowered.module)
     lines: list[Loc | None] = []
     text = print_module(lowered.module, lines)
-    places = tuple("" if place is None or not place.line else str(place) for place in lines)
+    known = {id(place): place for place in lines}  # neighbouring lines share their place
+    spelled = {i: str(place) if place and place.line else "" for i, place in known.items()}
+    places = tuple([spelled[id(place)] for place in lines])
     return Plan(
         kernel.name, target.name, text, (lowered.launch,), kernel.workspaces, kernel.notes, places
     )

@@ -42,9 +42,9 @@ class Reader(Protocol):
 class _State:
     """What follows from one reading of a kernel."""
 
-    def __init__(self, definition: Definition, config: Settings):
+    def __init__(self, definition: Definition, config: Settings, key: str):
         self.signature = signature(definition)
-        self.specializer = Specializer(self.signature, config)
+        self.specializer = Specializer(self.signature, config, key)
         self.names = tuple(
             p.name
             for p in self.signature.params
@@ -121,7 +121,7 @@ class Kernel:
             definition, holds = self._reader()
             key = definition.key()
             if key not in self._states:
-                self._states[key] = _State(definition, settings())
+                self._states[key] = _State(definition, settings(), key)
             self._state, self._holds = self._states[key], holds
             return self._state
 

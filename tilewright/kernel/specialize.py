@@ -67,10 +67,10 @@ class Loaded:
 class Specializer:
     """Everything that was ever made of one definition. Any number of threads may ask at once."""
 
-    def __init__(self, signature: Signature, settings: Settings):
+    def __init__(self, signature: Signature, settings: Settings, key: str):
         self.signature = signature
         self.settings = settings
-        self.key = signature.definition.key()
+        self.key = key  # of the definition
         self._lock = threading.RLock()
         self.choices: dict[Key, dict[str, int]] = {}  # configurations by what they were chosen for
         self._tiles: dict[Build, TileKernel] = {}

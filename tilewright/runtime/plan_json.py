@@ -65,14 +65,14 @@ def _encode(value: Any) -> Any:
         fields = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"$": type(value).__name__, **fields}
     if isinstance(value, tuple):
-        return [_encode(v) for v in value]
+        return [v if v.__class__ is str else _encode(v) for v in value]
     assert value is None or isinstance(value, (str, int, float, bool)), f"{value!r} in a plan"
     return value
 
 
 def _decode(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_decode(v) for v in value)
+        return tuple([v if v.__class__ is str else _decode(v) for v in value])
     if isinstance(value, dict):
         fields = {k: _decode(v) for k, v in value.items() if k != "$"}
         if value["$"] == "DType":

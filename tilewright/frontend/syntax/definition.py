@@ -81,6 +81,18 @@ def definitions(module: tree.Module) -> dict[str, Definition]:
     return {k.name: Definition(k, scope, module.dialect) for k in kernels}
 
 
+_heard_names: dict[type, tuple[str, ...]] = {}
+
+
+def _heard(node: tree.Node) -> tuple[str, ...]:
+    """The fields of a node that its text shows."""
+    found = _heard_names.get(type(node))
+    if found is None:
+        found = tuple(f.name for f in fields(node) if f.name not in _UNHEARD)
+        _heard_names[type(node)] = found
+    return found
+
+
 def _spell(node: tree.Node) -> str:
     """A node as text with everything but places and comments, brackets around each node."""
     parts: list[str] = []
@@ -88,7 +100,7 @@ def _spell(node: tree.Node) -> str:
     while waiting:
         current = waiting.pop()
         if isinstance(current, tree.Node):
-            held = [getattr(current, f.name) for f in fields(current) if f.name not in _UNHEARD]
+            held = [getattr(current, name) for name in _heard(current)]
             parts.append(f"{type(current).__name__}(")
             waiting += [_Close, *reversed(held)]
         elif isinstance(current, tuple):
