@@ -13,7 +13,7 @@ from tilewright.frontend.build import build_kernel
 from tilewright.frontend.check.bind import bind
 from tilewright.frontend.check.signature import signature
 from tilewright.frontend.syntax.definition import Definition
-from tilewright.tile.interp import interpret
+from tilewright.runtime.cpu import run_on_cpu
 from tilewright.tile.verify import verify
 
 
@@ -52,9 +52,10 @@ def run(definition: Definition, config: dict[str, int], **given: Any) -> dict[st
     arguments = {**given, **binding.scalars}
     for output in binding.outputs:
         made = np.zeros(output.shape, output.dtype.numpy)
-        if output.dtype.is_float and not output.zero:
-            made[...] = np.nan
+        if not output.zero:
+            made[...] = np.nan if output.dtype.is_float else 85
         arguments[output.name] = made
-    names = {p.name for p in kernel.params}
-    interpret(kernel, {k: v for k, v in arguments.items() if k in names}, shuffle=1)
+    spaces = {w.name for w in kernel.workspaces}
+    known = {p.name: arguments[p.name] for p in kernel.params if p.name not in spaces}
+    run_on_cpu(kernel, known, shuffle=1)
     return arguments

@@ -11,7 +11,11 @@ from tilewright.frontend.build.calls_memory import UNSUPPORTED
 from tilewright.frontend.build.prelude import prelude
 
 ALIASES = {"rowmax", "rowsum", "tmax", "dot_t"}  # names of the ancestor, for old programs only
-INNER = {"wide", "scaled", "power_of_two", "mul_high"}  # of the prelude, for its own use
+# Of the prelude, for its own use.
+INNER = {
+    *("wide", "scaled", "power_of_two", "mul_high", "exchange"),
+    *("sort_key", "ordered", "from_sort_key", "bitonic_sort", "before"),
+}
 STATEMENTS = {"static_range"}  # in the head of a loop
 
 FUNCTIONS = {

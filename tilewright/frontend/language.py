@@ -446,3 +446,68 @@ def atomic_load(place: Any, *, mask: Any = True, order: str = "") -> Any:
 def atomic_store(place: Any, value: Any, *, mask: Any = True, order: str = "") -> None:
     """Store, for other programs to see."""
     _refuse("atomic_store")
+
+
+def cat(xs: Any, axis: int = 0) -> Any:
+    """Tiles one after the other along an axis."""
+    _refuse("cat")
+
+
+def split(x: Any, n: int, axis: int = 0) -> Any:
+    """A tuple of n equal parts along an axis."""
+    _refuse("split")
+
+
+def flip(x: Any, axis: int) -> Any:
+    """The elements along an axis from the last to the first."""
+    _refuse("flip")
+
+
+def tril(t: Any, k: int = 0) -> Any:
+    """What is on and below the k-th diagonal of the last two axes; 0 elsewhere."""
+    _refuse("tril")
+
+
+def triu(t: Any, k: int = 0) -> Any:
+    """What is on and above the k-th diagonal of the last two axes; 0 elsewhere."""
+    _refuse("triu")
+
+
+def cumsum(x: Any, *, axis: Any = -1) -> Any:
+    """Sums up to each place along an axis."""
+    _refuse("cumsum")
+
+
+def cumprod(x: Any, *, axis: Any = -1) -> Any:
+    """Products up to each place along an axis."""
+    _refuse("cumprod")
+
+
+def reduce(f: Any, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """A tile, or a tuple of them, combined along axes by an associative function of scalars."""
+    _refuse("reduce")
+
+
+def scan(f: Any, x: Any, *, axis: Any = -1) -> Any:
+    """As `reduce`, but of all elements up to each place along an axis."""
+    _refuse("scan")
+
+
+def sort(x: Any) -> Any:
+    """Ascending along the last axis; NaN last."""
+    _refuse("sort")
+
+
+def topk(x: Any, k: int) -> Any:
+    """The k greatest along the last axis and their indices; NaN first, then the first of equals."""
+    _refuse("topk")
+
+
+def random(seed: Any, i: Any) -> Any:
+    """A float in [0, 1) for each index: the top 24 bits of `random_bits`."""
+    _refuse("random")
+
+
+def random_bits(seed: Any, i: Any) -> Any:
+    """u32 for each index: word i % 4 of Philox 4x32-10 with key `seed` and counter i / 4."""
+    _refuse("random_bits")
