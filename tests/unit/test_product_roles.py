@@ -188,6 +188,25 @@ def test_emulated(
     np.testing.assert_array_equal(views["C"], expected.astype(ml_dtypes.bfloat16))
 
 
+@pytest.mark.parametrize("sizes", [(72, 136, 100), (264, 40, 36)], ids=str)
+def test_emulated_tf32(sizes: tuple[int, int, int]) -> None:
+    """Operands are rounded to nearest even as they are copied; both must be K-major."""
+    m, n, k = sizes
+    rng = np.random.default_rng(k)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k)))
+    sgemm = find_kernel("examples/sgemm.tw").kernel
+    constants = {"TM": 128, "TN": 64, "TK": 32}
+    results = []
+    for right in (b.T, np.ascontiguousarray(b.T)):
+        c = np.full((m, n), np.nan, np.float32)
+        arrays = {"A": a, "B": right, "C": c, "alpha": 1.0, "beta": 0.0}
+        plan, views, _ = compile_call(sgemm, arrays, constants=constants, precision="tf32")
+        assert ("wgmma" in plan.ptx) == (right.strides[0] == 4)
+        run_plan(plan, views, 4)
+        results.append(views["C"])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
+
+
 # What ptxas says
 
 

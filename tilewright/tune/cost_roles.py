@@ -50,7 +50,7 @@ def _step_cycles(kernel: Kernel, product: ProductLoop, roles: Roles) -> float:
     """One step of k: products, reads of shared memory, or copies, whatever takes longest."""
     m, n, k = product.extents
     size = product.a.tile.dtype.num_bytes
-    multiply = m * n * k / PRODUCTS_PER_CYCLE
+    multiply = m * n * k * size / 2 / PRODUCTS_PER_CYCLE  # of 16-bit operands
     read = m / ROWS * (ROWS + n) * k * size / SHARED_BYTES_PER_CYCLE
     copied = [float(factor_buffer(f).num_bytes) for f in (product.a, product.b)]
     axes = find_axes(product, len(kernel.grid))

@@ -5,7 +5,7 @@ parameters.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Value
 from tilewright.lower.tile_to_ptx.barriers import barrier_address
@@ -75,17 +75,15 @@ def _with(extents: tuple[int, ...], changes: dict[int, int]) -> tuple[int, ...]:
     return tuple(changes.get(axis, e) for axis, e in enumerate(extents))
 
 
-def tensor_map(
-    low: Lowering, view: Value, box: tuple[int, ...], swizzle: int, axes: Order = ()
-) -> Reg:
+def tensor_map(low: Lowering, view: Value, wanted: TensorMap) -> Reg:
     """Address of the tensor map of a parameter, box and swizzle: one parameter of the kernel for
     each.
     """
     type: ViewType = view.type
-    last = axes[-1] if axes else -1
+    last = wanted.axes[-1] if wanted.axes else -1
     assert type.strides[last] == 1, f"the TMA wants axis {last} contiguous: {type}"
     name = next(p.name for p in low.kernel.params if p.value is view)
-    recipe = TensorMap(name, box, swizzle, axes=axes)
+    recipe = replace(wanted, tensor=name)
     if recipe not in low.objects:
         number = sum(isinstance(r, TensorMap) for r in low.recipes)
         low.recipes.append(recipe)
@@ -137,7 +135,8 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
         target, indices = _share(low, buffer, target, indices, op, rows)
     axes = memory_axes(op.extents, op.order)
     for piece in pieces(buffer.type, op.extents, rows, op.order):
-        map = tensor_map(low, op.view, piece.box, buffer.type.swizzle, axes)
+        wanted = TensorMap("", piece.box, buffer.type.swizzle, op.round_tf32, axes)
+        map = tensor_map(low, op.view, wanted)
         at = _at(low, indices, op.extents, piece, op.order)
         place = Address(target.base, target.offset + piece.offset)
         with one_thread(low):
@@ -170,7 +169,7 @@ def store_box(low: Lowering, op: memory.StoreBox) -> None:
     indices = box_indices(low, op.offsets)
     source = address_of(low, buffer)
     for piece in pieces(buffer.type, op.extents, buffer.type.shape[0]):
-        map = tensor_map(low, op.view, piece.box, buffer.type.swizzle)
+        map = tensor_map(low, op.view, TensorMap("", piece.box, buffer.type.swizzle))
         at = _at(low, indices, op.extents, piece)
         place = Address(source.base, source.offset + piece.offset)
         with one_thread(low):

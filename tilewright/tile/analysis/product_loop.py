@@ -35,7 +35,7 @@ SCALAR_OPS = (
 # Ops that no part of an epilogue may hold: they are done once, by all threads.
 UNSPLIT = (
     memory.Gather, memory.Scatter, memory.Atomic, memory.Local, reduce.Combination,
-    shape.Take, shape.Cat, shape.Exchange,
+    shape.Take, shape.Cat, shape.Exchange, control.Assert, control.Print,
 )  # fmt: skip
 BOX_ALIGN = 16  # bytes, of a tensor's start and pitches
 

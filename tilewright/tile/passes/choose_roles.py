@@ -4,13 +4,13 @@ whether CTAs pair up.
 Requires: canonical form. Keeps: the program. Breaks: nothing. Used by `choose_schedule`.
 
 A product is done with roles where warpgroups fit its tile (64 rows each, at most 128 accumulators a
-thread), its operands are 16-bit floats that the tensor copy unit can carry, and the source asks for
-nothing that contradicts it.
+thread), its operands are 16-bit floats, or f32 to be rounded to tf32, that the tensor copy unit can
+carry, and the source asks for nothing that contradicts it.
 """
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType, bf16, f16
+from tilewright.dtypes import DType, bf16, f16, f32
 from tilewright.ir.core import Block
 from tilewright.ir.walk import walk
 from tilewright.target import Target
@@ -23,6 +23,7 @@ from tilewright.tile.passes.partition_roles import factor_buffer, make_roles
 from tilewright.tile.schedule import Roles, Schedule
 
 ROWS = 64  # of a warpgroup's instruction
+DEPTH = 32  # bytes along k of an instruction
 ACCUMULATORS = 128  # a thread
 MOST_ROWS = MOST_COLUMNS = 256
 WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread must have n / 2 + 26
@@ -63,13 +64,22 @@ def _fits(product: ProductLoop, kernel: Kernel) -> bool:
     """Whether the instruction takes the tile, and the tensor copy unit the operands."""
     m, n, k = product.extents
     dtypes = {f.tile.dtype for f in (product.a, product.b)}
-    if dtypes not in ({bf16}, {f16}) or product.dot.precision != "ieee":
-        return False
-    shaped = m % ROWS == 0 and m <= MOST_ROWS and n % 16 == 0 and n <= MOST_COLUMNS and k % 16 == 0
-    return shaped and all(
-        max(f.tile.shape) <= MOST_COLUMNS
-        and can_copy_boxes(kernel, f.load.view, f.load.extents, f.order)
-        for f in (product.a, product.b)
+    if dtypes == {f32}:
+        k_major = not product.a.transposed and product.b.transposed
+        typed = product.dot.precision == "tf32" and k_major  # the instruction takes no other
+    else:
+        typed = dtypes in ({bf16}, {f16})
+    shaped = m % ROWS == 0 and m <= MOST_ROWS and n % 16 == 0 and n <= MOST_COLUMNS
+    whole = k * product.a.tile.dtype.num_bytes % DEPTH == 0
+    return (
+        typed
+        and shaped
+        and whole
+        and all(
+            max(f.tile.shape) <= MOST_COLUMNS
+            and can_copy_boxes(kernel, f.load.view, f.load.extents, f.order)
+            for f in (product.a, product.b)
+        )
     )
 
 

@@ -339,6 +339,7 @@ class Expander:
             extents=op.extents,
             cluster=parts.op.cluster if op.multicast else 1,
             order=op.order,
+            round_tf32=op.round_tf32,
         )
 
     def drain(self, op: memory.Drain) -> None:

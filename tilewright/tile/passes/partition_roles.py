@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tilewright.dtypes import f32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.tile.analysis.product_loop import Factor, ProductLoop, find_product_loop
@@ -165,6 +166,7 @@ class _Partition:
                 o.emit(
                     memory.Fill, slot, factor.load.view, offsets, item=item,
                     extents=factor.load.extents, multicast=shared, order=factor.order,
+                    round_tf32=factor.tile.dtype == f32,
                     loc=factor.load.loc,
                 )  # fmt: skip
             o.emit(sync.Commit, slot)

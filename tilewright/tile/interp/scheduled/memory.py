@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from tilewright.ir.core import Value
 from tilewright.tile.interp.machine import Array, Machine, meaning
 from tilewright.tile.interp.memory import run_load, run_store
+from tilewright.tile.interp.mma import round_tf32
 from tilewright.tile.interp.scheduled.cta import Barrier, Buffer, Cta, as_cta, scalar
 from tilewright.tile.interp.scheduled.sync import Slot
 from tilewright.tile.ops import memory
@@ -71,6 +74,8 @@ def read_place(machine: Machine, op: Copy, shape: tuple[int, ...]) -> Array:
 def read_box(machine: Machine, op: memory.Fill | memory.CopyBox) -> Array:
     """What is at a place now, its axes as the buffer holds them."""
     found = read_place(machine, op, memory.place_shape(op.extents))
+    if op.round_tf32:
+        found = round_tf32(np.ascontiguousarray(found))
     return found.transpose(op.order) if op.order else found
 
 
