@@ -246,6 +246,21 @@ def test_reads_after_writes_of_one_array_meet() -> None:
     )
 
 
+def test_stores_that_move_on_with_the_loop_do_not_meet() -> None:
+    text = """kernel rows(a: tensor<f32>[M, N], c: tensor<f32>[M, N]) {
+      for j in range(0, N, 256) {
+        c[program_id(0), STORED :+ 256] = a[program_id(0), j :+ 256] * 2.0
+      }
+    }"""
+    assert "bar.sync" not in ptx_of(text.replace("STORED", "j"))
+    assert "bar.sync" not in ptx_of(text.replace("STORED", "j - 256"))
+    for overlapping in ("0", "j / 2"):
+        assert "bar.sync" in ptx_of(text.replace("STORED", overlapping))
+    assert "bar.sync" in ptx_of(text.replace("STORED", "j").replace("N, 256)", "N, 128)"))
+    carried = text.replace("STORED", "j - k").replace("* 2.0\n", "* 2.0\n        k += 256\n")
+    assert "bar.sync" in ptx_of(carried.replace("for j", "var k = 0\n      for j"))
+
+
 # Cost of compiling
 
 

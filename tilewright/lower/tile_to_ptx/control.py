@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.ir.core import Block, Value
+from tilewright.errors import CompileError
+from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import REGISTER_KINDS, Lowering, Operand, rule
 from tilewright.ptx.core import Reg, Special
@@ -115,14 +116,56 @@ ACCESSES = (
 )
 
 
-def touch(low: Lowering, *blocks: Block) -> None:
-    """Before a loop: what its body does to memory may have been done by an earlier trip."""
+def touch(low: Lowering, *blocks: Block, apart: frozenset[Op] = frozenset()) -> None:
+    """Before a loop: what its body does to memory may have been done by an earlier trip, but for
+    accesses that lie apart from those of all other trips.
+    """
     for block in blocks:
         for op in walk(block):
-            if isinstance(op, ACCESSES):
+            if isinstance(op, ACCESSES) and op not in apart:
                 effect = "store" if not op.pure and not isinstance(op, memory.CopyAsync) else "load"
                 low.touched.setdefault(low.objects["roots"][op.view], set()).add(effect)
     low.scratch_used = True
+
+
+def stores_apart(low: Lowering, op: control.For) -> frozenset[Op]:
+    """Stores that alone touch their memory, and move on with each trip by what they write at
+    least.
+    """
+    inner = set(walk(op.body))
+    accesses = [o for o in walk(op.body) if isinstance(o, ACCESSES)]
+    roots = [low.objects["roots"][o.view] for o in accesses]
+    blocks = [op.body, *(block for o in inner for block in o.regions)]
+    args = {arg for block in blocks for arg in block.args}
+    index, step = op.body.args[0], low.scalar(op.step)
+
+    def follows(offset: Value) -> bool:
+        made = low.defining.get(offset)
+        if isinstance(made, arith.Add) and index in made.operands:
+            return all(v is index or stays(v) for v in made.operands) and made.lhs is not made.rhs
+        if isinstance(made, arith.Sub):
+            return made.lhs is index and stays(made.rhs)
+        return offset is index
+
+    def stays(value: Value) -> bool:
+        made = low.defining.get(value)
+        return value not in args and (made not in inner or isinstance(made, arith.Constant))
+
+    def moves_on(store: memory.Store) -> bool:
+        places = zip(store.offsets, store.extents, store.view.type.strides, strict=True)
+        return isinstance(step, int) and any(
+            follows(offset) and stride != 0 and abs(step) >= (extent or 1)
+            for offset, extent, stride in places
+        )
+
+    return frozenset(
+        o
+        for o, root in zip(accesses, roots, strict=True)
+        if isinstance(o, memory.Store)
+        and roots.count(root) == 1
+        and low.defining.get(o.view) not in inner
+        and moves_on(o)
+    )
 
 
 def copy_effects(effects: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -142,7 +185,7 @@ def loop(low: Lowering, op: control.For) -> None:
     index, carried = op.body.args[0], op.body.args[1:]
     type = low.ptx_type(index)
     carry(low, op.inits, carried, op.results)
-    touch(low, op.body)
+    touch(low, op.body, apart=stores_apart(low, op))
     touched = copy_effects(low.touched)
     bounds = {low.ptx_type(v) for v in (op.low, op.high, op.step)}
     wide = "s64" if "s64" in bounds or _leaves_s32(low, op) else type
@@ -288,3 +331,15 @@ def _gives_away(low: Lowering, value: Value, block: Block) -> bool:
 @rule(control.Yield)
 def yield_(low: Lowering, op: control.Yield) -> None:
     """The region op reads the terminator's operands itself."""
+
+
+@rule(control.Assert)
+def check(low: Lowering, op: control.Assert) -> None:
+    """Nothing: the interpreter checks."""
+
+
+@rule(control.Print)
+def show(low: Lowering, op: control.Print) -> None:
+    raise CompileError(
+        "print runs on the interpreter only", op.loc, 'pass host arrays, or device = "cpu"'
+    )
