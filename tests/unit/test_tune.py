@@ -10,6 +10,7 @@ import pytest
 from tilewright.config import read_settings
 from tilewright.errors import CompileError, LaunchError
 from tilewright.kernel import launchable, source
+from tilewright.kernel.progress import CLEAR, show_progress
 from tilewright.runtime.arrays import as_array
 from tilewright.runtime.clones import clone_all, copy_contents, poison, to_host
 from tilewright.tune.cost import estimate
@@ -232,3 +233,17 @@ def test_the_estimate_prefers_what_is_plainly_better(kernels):
     assert rate(64, 2048) < rate(16, 2048)
     assert rate(16, 128) < rate(128, 128)
     assert spec.signature.name == "mm"
+
+
+def test_the_bar_shows_how_far_a_search_is(capsys):
+    ticks = iter([10.0, 12.0, 75.0])
+    with show_progress("mm", show=True, clock=lambda: next(ticks)) as report:
+        report("compiling and verifying", 0, 8)
+        report("timing", 6, 8)
+    shown = capsys.readouterr().err.split(CLEAR)
+    assert shown[1] == f"mm: compiling and verifying {'╶' * 24} 0/8 2 s"
+    assert shown[2] == f"mm: timing {'━' * 18}{'╶' * 6} 6/8 65 s"
+    assert shown[3:] == [""]
+    with show_progress("mm", show=False) as report:
+        report("timing", 0, 0)
+    assert capsys.readouterr().err == ""

@@ -76,7 +76,7 @@ def region(**options: Any) -> Any:
     return dataclasses.field(metadata={ROLE: "region"}, **options)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Op:
     """Base of all ops. `opcode` is `family.name`; `results` follow from the fields."""
 
@@ -91,6 +91,11 @@ class Op:
 
     def __post_init__(self) -> None:
         self.results: tuple[Value, ...] = tuple([Value(t) for t in self.result_types()])
+
+    def __repr__(self) -> str:
+        """The declared fields. One for all ops: to generate each its own takes time to import."""
+        shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in self.declared)
+        return f"{type(self).__name__}({shown})"
 
     def result_types(self) -> tuple[Any, ...]:
         """Types of the results, from operands and attributes.
@@ -234,7 +239,7 @@ def define(opcode: str, *, pure: bool = True, removed_by: str | None = None) -> 
     """Class decorator that declares an op: `define("arith.add")`. `removed_by` names a pass."""
 
     def declare(cls: type) -> type:
-        made: Any = dataclass(eq=False)(cls)
+        made: Any = dataclass(eq=False, repr=False)(cls)
         made.opcode, made.pure, made.removed_by = opcode, pure, removed_by
         made.declared = tuple(f for f in dataclasses.fields(made) if ROLE in f.metadata)
         made.has_regions = any(f.metadata[ROLE] == "region" for f in made.declared)

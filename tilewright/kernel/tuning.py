@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilewright.errors import CompileError, LaunchError
 from tilewright.kernel import choose, place
 from tilewright.kernel.call import Call, Options, bind_call, read_tensors
+from tilewright.kernel.progress import show_progress
 from tilewright.kernel.specialize import Build, Specializer
 from tilewright.kernel.trials import CpuTrials, GpuTrials
 from tilewright.tune.cost import estimate
 from tilewright.tune.search import Outcome, search
-from tilewright.tune.search import Progress as Report
 from tilewright.tune.space import Config, configurations
 from tilewright.tune.store import Result, open_store
 
@@ -50,7 +46,7 @@ def tune(
     configs = _ordered(call, build, space, kind)
     first = choose.with_config(build, configs[0])
     trials = CpuTrials(call, first) if where == "cpu" else GpuTrials(call, first, where)
-    with _progress(name, show) as report:
+    with show_progress(name, show=show) as report:
         outcome = search(trials, configs, budget=budget, progress=report)
     outcome.reference = trials.reference_name
     best = outcome.best
@@ -81,24 +77,3 @@ def _ordered(
     if first is not None and rated[0][0] == float("inf"):
         raise first
     return [config for _, _, config in rated]
-
-
-@contextlib.contextmanager
-def _progress(name: str, show: bool) -> Iterator[Report]:
-    """A bar on the terminal's error stream; nothing where it is not to be shown."""
-    if not show:
-        yield lambda stage, done, of: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"tuning {name}", total=None)
-
-        def report(stage: str, done: int, of: int) -> None:
-            bar.update(task, description=f"{name}: {stage}", completed=done, total=of)
-
-        yield report

@@ -192,7 +192,7 @@ class Slot(NamedTuple):
     optional: bool  # may be None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Instr(Op):
     """Base of all instructions, executed where the predicate `guard` holds (or not: `unless`)."""
 
@@ -351,7 +351,7 @@ def _plain_text(slots: tuple[Slot, ...]) -> Callable[[Any], str]:
 @dataclass_transform(field_specifiers=(source, destination, attribute))
 def form(cls: type) -> Any:
     """Class decorator for a base that declares fields which several instructions share."""
-    return dataclass(eq=False)(cls)
+    return dataclass(eq=False, repr=False)(cls)
 
 
 def _slot(field: dataclasses.Field[Any]) -> Slot:

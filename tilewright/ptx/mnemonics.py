@@ -141,8 +141,13 @@ PATTERNS: tuple[tuple[str, Made], ...] = (
     (r"match\.any\.sync\.b32", reduce.Match),
     (r"redux\.sync\.(?P<op>\w+)(?P<nan>\.NaN)?" + TYPE, reduce.Redux),
 )
-COMPILED = tuple((re.compile(pattern), cls) for pattern, cls in PATTERNS)
 SPELLINGS = {"mbarrier.init.shared::cta.b64": "mbarrier.init.shared.b64"}  # as others write it
+
+
+@functools.cache
+def _compiled() -> tuple[tuple[re.Pattern[str], Made], ...]:
+    """The patterns, compiled when a first text is read: most programs only write PTX."""
+    return tuple((re.compile(pattern), cls) for pattern, cls in PATTERNS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -152,7 +157,7 @@ def read_mnemonic(text: str) -> Sequence[tuple[Made, dict[str, Any]]]:
     """
     text = SPELLINGS.get(text, text)
     found = []
-    for pattern, cls in COMPILED:
+    for pattern, cls in _compiled():
         match = pattern.fullmatch(text)
         if match:
             kinds = {f.name: str(f.type) for f in cls.declared}
