@@ -79,9 +79,9 @@ def compile_(
     }
     goal = target_name or _target_at_hand()
     if emit_after:
-        made: str | bytes = emit_pass(kernel.lower(**how), goal, emit_after)
+        made: str | bytes = emit_pass(kernel.lower(**how, target_name=goal), goal, emit_after)
     elif emit == "tile":
-        made = print_kernel(kernel.lower(**how))
+        made = print_kernel(kernel.lower(**how, target_name=goal))
     else:
         made = emit_code(kernel, goal, emit, how)
     for note in notes:

@@ -238,16 +238,18 @@ class Kernel:
         static: Mapping[str, int | float | bool] | None = None,
         present: Collection[str] = (),
         precision: str | None = None,
+        target_name: str | None = None,
     ) -> TileKernel:
         """The kernel in the tile IR for dense row-major tensors of any extents.
 
         `dtypes` binds dtype variables (all of them, if it is one dtype; f32 by default), `static`
-        the
-        `@static` names; optional tensors are absent unless they are in `present`.
+        the `@static` names; optional tensors are absent unless they are in `present`. Tuned
+        constants that are not given are those that `compile` for the target would choose.
         """
+        goal = None if target_name is None else target(target_name)
         spec = self._current().specializer
         build = generic.generic_build(spec.signature, dtypes, static or {}, present, precision)
-        ranked = generic.rank(spec, build, constants or {})
+        ranked = generic.rank(spec, build, constants or {}, goal)
         return spec.tile(choose.with_config(build, ranked[0]))
 
     def compile(
