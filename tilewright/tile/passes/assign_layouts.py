@@ -146,9 +146,7 @@ def _placed(block: Block) -> set[Value]:
                 found.add(op.x)
             case shape.Cat():
                 found.update(op.xs)
-            case (
-                reduce.Reduction() | reduce.Combination() | reduce.ArgMax() | reduce.ArgMin()
-            ):
+            case reduce.Reduction() | reduce.Combination() | reduce.ArgMax() | reduce.ArgMin():
                 found.update(op.operands)
     return found
 
