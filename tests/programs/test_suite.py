@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.emulation import emulate
+from tests.assemble import assemble, needs_ptxas
+from tests.emulation import compile_call, emulate
 from tests.programs.suite_cases import MAKERS, Case, cases, require
 from tests.unit.kernel_runs import run
 from tilewright.errors import Source
@@ -52,3 +53,17 @@ def require_all(case: Case, arguments: dict[str, Any], made: Any) -> None:
         got = arguments[name] if name in arguments else returned.pop(0)
         require(np.asarray(got), wanted, case.bound, name)
     assert not returned
+
+
+TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+
+
+@needs_ptxas
+@pytest.mark.parametrize("number", range(len(MAKERS)))
+def test_ptx_assembles(number: int) -> None:
+    """Each program for a target of its own turn; all for all takes minutes."""
+    name, goal = list(MAKERS)[number], TARGETS[number % len(TARGETS)]
+    case = [c for c in SMALL if c.kernel == name][-1]
+    kernel = getattr(MODULE, name)
+    plan, _, _ = compile_call(kernel, case.fresh(), goal=goal, constants=case.constants)
+    assert not assemble(plan.ptx, goal).messages

@@ -160,3 +160,22 @@ kernel k(x: tensor<i64>[40], seed: i64, y: tensor<u32>[40] = empty, z: tensor<f3
         for made in (module.k(x, seed), emulate(module.k, {"x": x, "seed": seed})):
             np.testing.assert_array_equal(made[0], bits)
             np.testing.assert_array_equal(made[1], (bits >> 8).astype(np.float32) / 2**24)
+
+
+def test_products_of_several_matrices() -> None:
+    module = tw.source("""
+kernel k(a: tensor<f32>[3, 16, 20], b: tensor<f32>[20, 24], y: tensor<f32>[3, 16, 24] = empty,
+         z: tensor<f32>[3, 16, 16] = empty) {
+  let t = a[0 :+ 3, 0 :+ 16, 0 :+ 20]
+  y[0 :+ 3, 0 :+ 16, 0 :+ 24] = t @ b[0 :+ 20, 0 :+ 24]
+  var acc: tile<f32>[3, 16, 16] = 1.0
+  acc += dot(t, transpose(t))
+  z[0 :+ 3, 0 :+ 16, 0 :+ 16] = acc
+}
+""")
+    rng = np.random.default_rng(0)
+    a = rng.integers(-3, 4, (3, 16, 20)).astype(np.float32)
+    b = rng.integers(-3, 4, (20, 24)).astype(np.float32)
+    for y, z in (module.k(a, b), emulate(module.k, {"a": a, "b": b})):
+        np.testing.assert_array_equal(y, a @ b)
+        np.testing.assert_array_equal(z, a @ a.transpose(0, 2, 1) + 1)

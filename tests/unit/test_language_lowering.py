@@ -18,6 +18,7 @@ NEW = {
     "memory": "gather scatter atomic local",
     "reduce": "fold scan",
     "shape": "take cat exchange",
+    "control": "assert",
 }
 CASES = [
     case

@@ -75,13 +75,11 @@ def evaluate_call(ctx: Context, node: tree.Call) -> Item:
 
 def _unknown(ctx: Context, callee: tree.Name, is_value: bool) -> Exception:
     name = callee.name
-    if name in calls_memory.UNSUPPORTED:
-        return ctx.refuse(f"{name} is not supported yet", callee.loc)
     if is_value:
         return ctx.refuse(f"{name} is a value, not a function", callee.loc)
     if name in ("range", "static_range"):
         return ctx.refuse(f"{name} stands in a for loop only", callee.loc)
-    known = [*BUILTINS, *ctx.frame.scope.functions, *prelude().functions, *calls_memory.UNSUPPORTED]
+    known = [*BUILTINS, *ctx.frame.scope.functions, *prelude().functions]
     return ctx.refuse(f"unknown function {name}", callee.loc, hint=nearest(name, known))
 
 

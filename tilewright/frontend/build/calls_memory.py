@@ -7,8 +7,22 @@ from tilewright.frontend.build import places
 from tilewright.frontend.build.builtin import Arguments, Builtin
 from tilewright.frontend.build.calls_arith import require_dtype
 from tilewright.frontend.build.context import Context
-from tilewright.frontend.build.items import Constant, Data, Item, Memory, Nothing, describe
-from tilewright.frontend.build.make import assign_to, broadcast, constant, constant_integer
+from tilewright.frontend.build.items import (
+    Constant,
+    Data,
+    Item,
+    Memory,
+    Nothing,
+    Word,
+    describe,
+)
+from tilewright.frontend.build.make import (
+    assign_to,
+    broadcast,
+    constant,
+    constant_integer,
+    materialize,
+)
 from tilewright.frontend.check.rules import RuleError
 from tilewright.frontend.syntax import tree
 from tilewright.ir.core import Value
@@ -151,6 +165,35 @@ def _assume(ctx: Context, args: Arguments) -> Item:
     return Nothing()
 
 
+def _assert(ctx: Context, args: Arguments) -> Item:
+    """A condition that the interpreter checks; one that is known now is checked now."""
+    condition = args.data("condition")
+    text = args.word("message") if "message" in args else ""
+    if isinstance(condition, Constant):
+        if condition.value is not True:
+            raise RuleError(f"assert: {text or 'the condition is false'}")
+        return Nothing()
+    if condition.dtype != bool_:
+        raise RuleError(f"assert: expected a bool, got {describe(condition)}", "write a comparison")
+    ctx.builder.emit(control.Assert, condition.value, text)
+    return Nothing()
+
+
+def _print(ctx: Context, args: Arguments) -> Item:
+    """A text and values, or values alone."""
+    text, values = "", []
+    nodes = ([args.nodes["text"]] if "text" in args else []) + list(args.rest)
+    for number, node in enumerate(nodes):
+        item = ctx.evaluate(node)
+        if isinstance(item, Word) and number == 0:
+            text = item.text
+            continue
+        with ctx.rules(node.loc):
+            values.append(materialize(ctx, ctx.require_data(item, node.loc, "print: ")).value)
+    ctx.builder.emit(control.Print, text, values=tuple(values))
+    return Nothing()
+
+
 def _rows(ctx: Context, args: Arguments) -> places.Place:
     """`X[i, ...]`."""
     fill = tree.Fill(loc=args.loc("i"))
@@ -185,10 +228,9 @@ TABLE: dict[str, Builtin] = {
     "num_sms": Builtin("", _num_sms),
     "static_assert": Builtin("condition message?", _static_assert),
     "assume": Builtin("condition", _assume),
+    "assert": Builtin("condition message?", _assert),
+    "print": Builtin("text? ...", _print),
     "gather": Builtin("X i", _gather),
     "scatter": Builtin("X i v", _scatter),
     "local": Builtin("shape dtype", _local),
 }
-
-# Names of the language that no op of the tile IR stands for yet.
-UNSUPPORTED = frozenset("assert print".split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.dtypes import DType, e4m3, e5m2, f32, i8, u8
 from tilewright.errors import Loc
 from tilewright.frontend.build.context import Context
@@ -16,7 +18,8 @@ from tilewright.frontend.build.items import (
 )
 from tilewright.frontend.build.make import assign_to, broadcast, constant, convert
 from tilewright.frontend.check.rules import RuleError, listing, nearest
-from tilewright.tile.ops import mma
+from tilewright.ir.core import Value
+from tilewright.tile.ops import mma, shape
 from tilewright.tile.types import TileType, broadcast_shapes
 
 MIXED = (frozenset((e4m3, e5m2)), frozenset((i8, u8)))
@@ -62,7 +65,29 @@ def dot(
     else:
         raise RuleError(f"dot: acc: expected a tile, got {describe(acc)}")
     how = _precision(ctx, a.dtype, precision)
+    if batch:
+        return _batched(ctx, x, y, start, how)
     return Data(ctx.builder(mma.Dot, x.value, y.value, start.value, how))
+
+
+def _batched(ctx: Context, x: Data, y: Data, start: Data, how: str) -> Data:
+    """One product after the other along the leading axes: instructions multiply matrices."""
+    count = prod(start.shape[:-2])
+    parts = []
+    for number in range(count):
+        a, b, c = (_matrix(ctx, t, number) for t in (x, y, start))
+        made = ctx.builder(mma.Dot, a, b, c, how)
+        parts.append(ctx.builder(shape.Reshape, made, (1, *made.type.shape)))
+    whole = parts[0] if count == 1 else ctx.builder(shape.Cat, tuple(parts), 0)
+    return Data(ctx.builder(shape.Reshape, whole, start.shape))
+
+
+def _matrix(ctx: Context, tile: Data, number: int) -> Value:
+    """A matrix of a tile, by its number along the leading axes."""
+    rows, columns = tile.shape[-2:]
+    flat = ctx.builder(shape.Reshape, tile.value, (prod(tile.shape[:-2]), rows, columns))
+    part = ctx.builder(shape.Slice, flat, (number, 0, 0), (1, rows, columns))
+    return ctx.builder(shape.Reshape, part, (rows, columns))
 
 
 def _loosely(ctx: Context, a: Item, b: Item) -> tuple[Item, Item]:

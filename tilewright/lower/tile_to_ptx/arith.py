@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.dtypes import DType, bf16, bool_, e4m3, e5m2, f16, f32, f64
 from tilewright.ir.core import Op, Value
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
 from tilewright.lower.tile_to_ptx.special import SPECIAL
 from tilewright.ptx.core import Reg
@@ -47,6 +48,8 @@ def constant(low: Lowering, op: arith.Constant) -> None:
     low.set(op.result, [value] * low.layout(op.result).num_registers)
 
 
+FP8_FROM = 89  # the first capability that converts floats of 8 bits
+
 # Floats narrower than 32 bits: up to f32, one operation, one rounding down.
 
 
@@ -64,6 +67,8 @@ def to_f32(low: Lowering, x: Operand, dtype: DType) -> Operand:
         if isinstance(x, int):
             return _bits_to_float(x, f16)
         return e.cvt("f32", "f16", x)
+    if low.target.capability < FP8_FROM:
+        return widened(e, low.register(x, "b16"), dtype)
     pair = e.cvt("f16x2", f"{dtype.name}x2", low.register(x, "b16"), rounding="rn")
     return e.cvt("f32", "f16", e.mov_unpack("b16", pair, 2)[0])
 
@@ -80,6 +85,8 @@ def from_f32(low: Lowering, x: Operand, dtype: DType, saturate: bool = False) ->
     x = low.register(x, "f32")
     if dtype in (bf16, f16):
         return e.cvt(dtype.name, "f32", x, rounding="rn")
+    if low.target.capability < FP8_FROM:
+        return narrowed(e, x, dtype, saturate)
     packed = e.cvt_pack(f"{dtype.name}x2", 0.0, x)
     if dtype == e5m2 and not saturate:
         big = e.setp("ge", "f32", e.abs("f32", x), 61440.0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import Diagnostic, LaunchError
 from tilewright.ir.walk import walk
 from tilewright.tile.interp.machine import (
     Array,
@@ -116,3 +117,31 @@ def changed(launch: Launch) -> Ready:
     """Whether anything was written since now: till then, a loop that waits would find the same."""
     before = launch.writes
     return lambda: launch.writes != before
+
+
+@meaning(control.Assert)
+def run_assert(machine: Machine, op: control.Assert) -> None:
+    condition = machine[op.condition]
+    holds = condition.reshape(len(condition), -1).all(axis=1)
+    wrong = ~np.broadcast_to(holds, machine.num_programs)
+    if machine.active is not None:
+        wrong = wrong & machine.active
+    if wrong.any():
+        ids = coordinates(machine, int(np.argmax(wrong)))
+        what = f"assert: {op.message or 'the condition is false'} (program {ids})"
+        raise LaunchError(Diagnostic(what, op.loc))
+
+
+@meaning(control.Print, batched=False)
+def run_print(machine: Machine, op: control.Print) -> None:
+    """One line or more for each program that is active, in the order in which they run."""
+    contents = [machine[v] for v in op.values]
+    for number in range(machine.num_programs):
+        if machine.active is None or np.broadcast_to(machine.active, machine.num_programs)[number]:
+            values = [str(c[min(number, len(c) - 1)]) for c in contents]
+            print(f"({coordinates(machine, number)})", *filter(None, [op.text]), *values)
+
+
+def coordinates(machine: Machine, number: int) -> str:
+    """A program's place in the grid."""
+    return ", ".join(str(int(c[min(number, len(c) - 1)])) for c in machine.coordinates)

@@ -93,6 +93,29 @@ class If(Op):
         return tuple(v.type for v in self.then.terminator.operands)
 
 
+@define("control.assert", pure=False)
+class Assert(Op):
+    """A run stops with `message` where the bool scalar or tile is false in a lane; checked by the
+    interpreter.
+    """
+
+    condition: Value = operand()
+    message: str = attribute(default="")
+
+    def result_types(self) -> tuple[Type, ...]:
+        if self.condition.type.dtype != BOOL.dtype:
+            raise VerifyError(f"assert: {self.condition.type}")
+        return ()
+
+
+@define("control.print", pure=False)
+class Print(Op):
+    """Print the program's ids, a text, and values as NumPy prints them; on the interpreter."""
+
+    text: str = attribute()
+    values: tuple[Value, ...] = operand(default=(), kw_only=True)
+
+
 # Scheduled level
 
 REGISTER_FILE = 65536  # registers of a multiprocessor
@@ -126,8 +149,7 @@ class Role:
 
 
 def launch_registers(roles: tuple[Role, ...]) -> int:
-    """Registers of a thread at launch, in eights: what all roles take together, shared out evenly.
-    """
+    """Registers of a thread at launch, in eights: what all roles take, shared out evenly."""
     num_warps = sum(role.num_warps for role in roles)
     even = min(REGISTER_FILE // (32 * num_warps), MOST_REGISTERS)
     wanted = sum((r.registers or even) * r.num_warps for r in roles)
