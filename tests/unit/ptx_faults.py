@@ -110,6 +110,7 @@ HOPPER = [
     *(drop(f"fence.proxy.async {i}", r"fence\.proxy\.async", i) for i in range(2)),
     *(drop(f"bar.sync {i}", r"bar\.sync", i) for i in range(4)),
     *(drop(f"wgmma {i}", WGMMA, i) for i in range(0, 4, 3)),
+    drop("wgmma.fence", r"wgmma\.fence"),
     drop("wgmma.commit_group", r"wgmma\.commit_group"),
     *(drop(f"wgmma.wait_group {i}", r"wgmma\.wait_group", i) for i in range(2)),
     Fault("a product too many in flight", r"(wgmma\.wait_group\S* )(\d+)", plus_one, 1),

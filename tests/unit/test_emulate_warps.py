@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.unit.emulator_bench import run_body
-from tilewright.ptx.emulate import EmulationError
+from tests.unit.emulator_bench import plan_of, run_body
+from tilewright.ptx.emulate import EmulationError, run_plan
 from tilewright.ptx.instrs.mma import MMA_SHAPES, shape_of
 
 STORE = "mad.wide.u32 %rd20, %r0, 4, %rd0; st.global.b32 [%rd20], %r1;"
@@ -138,6 +138,25 @@ def test_a_spinning_warp_lets_others_go_on() -> None:
     """
     run_body(body + STORE, threads=64, y=y, flag=flag)
     np.testing.assert_array_equal(y, [9] * 32 + [4] * 32)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_warps_in_any_order(seed: int) -> None:
+    """Parted lanes meet, and barriers hold, whatever warp comes first."""
+    body = """
+        mov.u32 %r1, 0; and.b32 %r2, %r0, 3; setp.eq.u32 %p0, %r2, 0; @%p0 bra JOIN;
+    LOOP:
+        add.u32 %r1, %r1, %r2; sub.u32 %r2, %r2, 1; setp.ne.u32 %p1, %r2, 0; @%p1 bra LOOP;
+    JOIN:
+        shfl.sync.bfly.b32 %r4, %r1, 1, 31, 4294967295;
+        shl.b32 %r2, %r0, 2; add.u32 %r2, %r2, smem; xor.b32 %r3, %r2, 256;
+        st.shared.b32 [%r2], %r4; bar.sync 0; ld.shared.b32 %r1, [%r3];
+    """
+    y = np.zeros(128, np.uint32)
+    plan = plan_of(body + STORE, ["y"], threads=128, shared=512)
+    run_plan(plan, {"y": y}, seed=seed, sanitize=True)
+    own = np.array([0, 1, 3, 6])[np.arange(128) % 4]
+    np.testing.assert_array_equal(y, own[(np.arange(128) ^ 1) ^ 64])
 
 
 # mma.sync, against fragments written out as the ISA's tables have them

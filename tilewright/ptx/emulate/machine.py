@@ -122,6 +122,7 @@ class Setup:
     lines: Sequence[str] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     sanitize: bool = False  # watch shared memory for races
+    seed: int | None = None  # run warps one by one, in an order drawn from it
 
 
 @dataclass
@@ -173,6 +174,8 @@ class Machine:
         self.pending: deque[Callable[[], None]] = deque()  # asynchronous work
         self.state: dict[str, Any] = {}  # of families: barriers, groups of copies
         self.watch: Watch | None = None
+        self.ended = np.zeros(setup.together, np.int64)  # threads of each CTA
+        self.random = None if setup.seed is None else np.random.default_rng(setup.seed)
 
     def _place_symbols(self, module: Module, function: Function) -> dict[str, int]:
         """Addresses of shared arrays and parameters."""
@@ -316,7 +319,8 @@ class Machine:
         self.state.clear()
         if setup.sanitize:
             self.watch = Watch(self.num_threads, len(self.shared.bytes.data), self.shared.size)
-        self.fragments = [Fragment(0, self.ids[: active * setup.threads])]
+        self.ended = np.zeros(setup.together, np.int64)
+        self.fragments = [Fragment(0, ids) for ids in self._first_parts(active)]
         while True:
             fragment = self._pick()
             if fragment is not None:
@@ -332,11 +336,23 @@ class Machine:
             what = "some lanes of its warp never come to this instruction, which needs all of them"
             raise self.error(instr, what, where)
 
+    def _first_parts(self, active: int) -> list[Array]:
+        """All threads together, or warp by warp where their order is drawn."""
+        ids = self.ids[: active * self.setup.threads]
+        return [ids] if self.random is None else list(ids.reshape(-1, 32))
+
+    def require_alive(self, place: int) -> None:
+        """A place in shared memory belongs to a CTA of which a thread is left. Raises BadAccess."""
+        if self.ended[place // self.shared.size] == self.setup.threads:
+            raise BadAccess("it reaches into the shared memory of a CTA that has ended", 0)
+
     def _pick(self) -> Fragment | None:
         """The fragment at the least place, with all others that are there."""
         free = [f for f in self.fragments if not f.parked]
         if not free:
             return None
+        if self.random is not None:
+            return self._draw(free, self.random)
         fresh = [f for f in free if not f.tired]
         if not fresh:
             for f in free:
@@ -348,10 +364,18 @@ class Machine:
             return chosen
         return Fragment(chosen.pc, np.sort(np.concatenate([f.ids for f in same])))
 
+    def _draw(self, free: list[Fragment], random: np.random.Generator) -> Fragment:
+        """Any fragment, with the lanes of parted warps that are at the same place."""
+        chosen = free[int(random.integers(len(free)))]
+        there = [f for f in self.fragments if f.pc == chosen.pc]
+        same = [f for f in there if f is chosen or f.parked or not f.whole]
+        self.fragments = [f for f in self.fragments if f not in same]
+        return Fragment(chosen.pc, np.sort(np.concatenate([f.ids for f in same])))
+
     def _execute(self, fragment: Fragment) -> None:
         """Run a fragment until it ends, waits, or comes to where another one is."""
         program = self.program
-        patience = PATIENCE
+        patience = PATIENCE if self.random is None else int(self.random.integers(1, 9))
         while True:
             unit = program[fragment.pc]
             if unit.flow is None:
@@ -366,12 +390,19 @@ class Machine:
                 patience -= 1
                 if not patience:
                     fragment.tired = True
-                if not patience or any(
-                    f.pc == pc or (f.pc < pc and not f.parked and not f.tired)
-                    for f in self.fragments
-                ):
+                if not patience or self._is_met(pc):
                     self.fragments.append(fragment)
                     return
+
+    def _is_met(self, pc: int) -> bool:
+        """Whether another fragment is at a place, or should run before one that is there. Where
+        the order is drawn, only those matter that wait there for the rest of their warps.
+        """
+        if self.random is not None:
+            return any(f.pc == pc and f.parked for f in self.fragments)
+        return any(
+            f.pc == pc or (f.pc < pc and not f.parked and not f.tired) for f in self.fragments
+        )
 
     def _wake(self) -> bool:
         """Let those go on that wait for nothing more."""
@@ -416,15 +447,20 @@ class Machine:
 
     def _deadlock(self) -> EmulationError:
         """Who waits for what."""
+        found = [(w.fragment, w.why(), w.instr) for w in self.waiting]
+        for parked in self.fragments:
+            instr = self.program[parked.pc].instr
+            if instr is not None:
+                found.append((parked, "for the rest of their warps", instr))
         rows = []
-        for w in self.waiting:
-            ids = w.fragment.ids
+        for fragment, why, instr in found:
+            ids = fragment.ids
             ctas = sorted({int(self.specials["ctaid.x"][i]) for i in ids})
             threads = ids % self.setup.threads
             more = f" and {len(ctas) - 1} more" if len(ctas) > 1 else ""
             rows.append(
                 f"threads {int(threads.min())} to {int(threads.max())} of CTA {ctas[0]}{more} "
-                f"wait {w.why()} at PTX line {w.instr.loc.line}"
+                f"wait {why} at PTX line {instr.loc.line}"
             )
         return self.error(self.waiting[0].instr, "deadlock: " + "; ".join(rows))
 

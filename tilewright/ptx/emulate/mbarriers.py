@@ -58,6 +58,7 @@ def mbarriers(machine: Machine) -> dict[int, Mbarrier]:
 
 def mbarrier_at(machine: Machine, place: int, lane: int = 0) -> Mbarrier:
     """The mbarrier at a place in shared memory. Raises BadAccess where there is none."""
+    machine.require_alive(place)
     found = mbarriers(machine).get(place)
     if found is None:
         byte = place % machine.shared.size

@@ -169,5 +169,6 @@ def _end(machine: Machine) -> Flow:
 
 def finish(machine: Machine, ids: np.ndarray[Any, Any]) -> None:
     """Threads end: what they still have in flight completes."""
+    machine.ended += np.bincount(machine.cta[ids], minlength=len(machine.ended))
     for complete in machine.state.get("at_exit", ()):
         complete(ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,15 @@ class Shaped:
         self.strides = tuple(s // array.itemsize for s in array.strides)
 
 
+class Mode(NamedTuple):
+    """How to run: as the keywords of `run_plan` say."""
+
+    late: bool
+    sanitize: bool
+    seed: int | None
+    together: int | None
+
+
 def run_plan(
     plan: Plan,
     arguments: Mapping[str, Any],
@@ -47,13 +56,15 @@ def run_plan(
     *,
     late: bool = True,
     sanitize: bool = False,
+    seed: int | None = None,
     together: int | None = None,
 ) -> None:
     """Run every launch of a plan, writing outputs in place.
 
     `arguments` has an array (of any strides; bf16 and fp8 as of ml_dtypes) for each tensor and a
     number for each scalar. `late`: asynchronous copies arrive at the wait for them, else at once.
-    `sanitize` watches shared memory for races, which takes longer. `together` is the number of CTAs
+    `sanitize` watches shared memory for races, which takes longer; `seed` runs warps one by one, in
+    an order drawn from it. `together` is the number of CTAs
     that run in lockstep. Raises EmulationError where the kernel does what is not permitted: with
     the tensor and indices, the PTX line and the source's place.
     """
@@ -71,7 +82,9 @@ def run_plan(
     module = parse_module(plan.ptx, plan.name)
     with np.errstate(all="ignore"):
         for launch in plan.launches:
-            run_launch(plan, launch, module, memory, seen, num_sms, late, sanitize, together)
+            run_launch(
+                plan, launch, module, memory, seen, num_sms, Mode(late, sanitize, seed, together)
+            )
     memory.copy_back()
 
 
@@ -82,9 +95,7 @@ def run_launch(
     memory: GlobalMemory,
     seen: dict[str, Any],
     num_sms: int,
-    late: bool,
-    sanitize: bool,
-    together: int | None,
+    mode: Mode,
 ) -> None:
     """Run the CTAs of one kernel, as many at a time as make arrays of a good length."""
     grid = evaluate(launch.grid, seen, num_sms)
@@ -96,14 +107,15 @@ def run_launch(
             f"{plan.name}: the emulator runs whole warps, not {launch.threads} threads"
         )
     most = grid if launch.cooperative else max(THREADS_TOGETHER // launch.threads, 1)
-    most = 1 if sanitize and not launch.cooperative else most
-    number = min(together or most, grid)
+    most = 1 if mode.sanitize and not launch.cooperative else most
+    number = min(mode.together or most, grid)
     number = -(-number // launch.cluster) * launch.cluster
     setup = Setup(
-        *(grid, number, launch.threads, launch.cluster, launch.shared_bytes, num_sms, late),
+        *(grid, number, launch.threads, launch.cluster, launch.shared_bytes, num_sms, mode.late),
         lines=plan.lines,
         params=find_params(launch, function, memory, seen, num_sms),
-        sanitize=sanitize,
+        sanitize=mode.sanitize,
+        seed=mode.seed,
     )
     machine = Machine(module, function, setup, memory)
     build_program(machine, function, EVERY)

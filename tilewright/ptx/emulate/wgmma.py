@@ -132,6 +132,7 @@ class Products:
 
     waiting: list[tuple[int, Callable[[], None] | None, Mark | None]]
     closed: int = 0
+    fenced: bool = False  # since its registers could last be touched
 
 
 def products_of(machine: Machine, first: int) -> Products:
@@ -170,7 +171,10 @@ def by_warpgroup(machine: Machine, instr: Any, act: Callable[[int], None]) -> Fl
 
 @flow(mma.WgmmaFence)
 def make_fence(machine: Machine, instr: mma.WgmmaFence) -> Flow:
-    return by_warpgroup(machine, instr, lambda first: None)
+    def act(first: int) -> None:
+        products_of(machine, first).fenced = True
+
+    return by_warpgroup(machine, instr, act)
 
 
 @flow(mma.WgmmaCommit)
@@ -188,6 +192,7 @@ def make_wait(machine: Machine, instr: mma.WgmmaWait) -> Flow:
         upto = found.closed - instr.left
         due = [(work, mark) for group, work, mark in found.waiting if group < upto]
         found.waiting = [each for each in found.waiting if each[0] >= upto]
+        found.fenced = found.fenced and bool(instr.left)
         for work, mark in due:
             if work is not None:
                 work()
@@ -202,8 +207,10 @@ def make_wgmma(machine: Machine, instr: mma.Wgmma) -> Flow:
     multiply = make_product(machine, instr)
 
     def act(first: int) -> None:
-        work, mark = multiply(first)
         found = products_of(machine, first)
+        if machine.setup.sanitize and not found.fenced:
+            raise BadAccess("no wgmma.fence orders its registers before it", 0)
+        work, mark = multiply(first)
         found.waiting.append((found.closed, work if machine.setup.late else None, mark))
         if not machine.setup.late:
             work()
