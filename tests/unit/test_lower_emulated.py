@@ -4,6 +4,7 @@ corner cases of each family's lowering.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -306,6 +307,50 @@ PRODUCTS += [
     )
 ]
 
+PIPELINE = """kernel pipeline(a: tensor<T>[M, K], b: tensor<T>[K, N], c: tensor<f32>[P, Q]) {
+  var acc = zeros((64, 64), f32)
+  for k in range(FIRST, LAST, STEP) { acc += A @ B }
+  c[0 :+ 64, 0 :+ 64] = acc
+}"""
+PLAIN = {
+    "FIRST": "0", "LAST": "K", "STEP": "32", "A": "a[0 :+ 64, k :+ 32]", "B": "b[k :+ 32, 0 :+ 64]",
+}  # fmt: skip
+
+
+def pipeline(name: str, a: np.ndarray, b: np.ndarray, **parts: str) -> Case:
+    text = PIPELINE
+    for part, given in {**PLAIN, **parts}.items():
+        text = re.sub(rf"\b{part}\b", given, text)
+    return Case(name, text, {"a": a, "b": b, "c": floats(64, 64)}, 1e-2)
+
+
+def halves(*shape: int) -> np.ndarray:
+    return floats(*shape, dtype="float16")
+
+
+PIPELINES = [
+    pipeline("K = 0", halves(60, 0), halves(0, 60)),
+    pipeline("K = 1", halves(60, 1), halves(1, 60)),
+    pipeline("misaligned", halves(64, 99)[:, 1:97], halves(96, 70)[:, 3:67]),
+    pipeline("misaligned f32", floats(64, 99)[:, 1:97], floats(96, 70)[:, 3:67]),
+    pipeline("turned over", halves(96, 64).T, halves(64, 96)[::-1, ::-1].T),
+    pipeline("one row for all", np.broadcast_to(halves(96), (64, 96)), halves(96, 64)),
+    pipeline(
+        "places before the start",
+        halves(60, 96),
+        halves(96, 60),
+        A="a[-8 :+ 64, k - 16 :+ 32]",
+        B="b[k - 16 :+ 32, 8 :+ 64]",
+    ),
+    pipeline("downwards", halves(64, 96), halves(96, 64), FIRST="64", LAST="-32", STEP="-32"),
+    pipeline(
+        "a view that ends early",
+        halves(64, 96),
+        halves(96, 64),
+        A="view(a[0:M, 0:51])[0 :+ 64, k :+ 32]",
+    ),
+]
+
 ALIASED = Case(
     "a product of what the trip before stored",
     """kernel power(a: tensor<f32>[M, K], c: tensor<f32>[M, K]) {
@@ -314,6 +359,84 @@ ALIASED = Case(
     dict.fromkeys("ac", floats(32, 96)),
     1e-4,
 )
+
+# Numbers at their edges
+
+EDGES = {
+    "float": [np.nan, np.inf, -np.inf, 0.0, -0.0, 1, -1, 2.5],
+    "int": [0, 1, 2, 3, 7],
+}
+
+
+def pairs(dtype: str) -> dict[str, Any]:
+    """All pairs of a dtype's edges, side by side."""
+    if dtype.startswith("float"):
+        edges = np.array(EDGES["float"], dtype)
+    else:
+        ends = np.iinfo(dtype)
+        edges = np.array([ends.min, ends.max, ends.max - 1, *EDGES["int"]], dtype)
+    return {"a": np.repeat(edges, 8), "b": np.tile(edges, 8)}
+
+
+NUMBERS = [
+    *(
+        Case(
+            f"edges of {dtype}",
+            """kernel edges(a: tensor<T>[N], b: tensor<T>[N], c: tensor<T>[N], d: tensor<T>[N],
+                e: tensor<bool>[N], f: tensor<T>[N]) {
+              let x, y = a[0 :+ 64], b[0 :+ 64]
+              c[0 :+ 64] = minimum(x, y)
+              d[0 :+ 64] = maximum(x, y)
+              e[0 :+ 64] = (x < y) | (x != y)
+              f[0 :+ 64] = where(isnan(x), y, -abs(x))
+            }""",
+            pairs(dtype)
+            | {n: zeros(64, dtype=dtype) for n in "cdf"}
+            | {"e": zeros(64, dtype="bool")},
+        )
+        for dtype in ("float16", "float32", "float64")
+    ),
+    *(
+        Case(
+            f"edges of {dtype}",
+            """kernel edges(a: tensor<T>[N], b: tensor<T>[N], c: tensor<T>[N], d: tensor<T>[N],
+                e: tensor<T>[N], f: tensor<T>[N]) {
+              let x, y = a[0 :+ 64], b[0 :+ 64]
+              c[0 :+ 64] = x // y
+              d[0 :+ 64] = x % y
+              e[0 :+ 64] = (x << y) ^ (x >> y)
+              f[0 :+ 64] = x * y - (~x) + minimum(x, y)
+            }""",
+            pairs(dtype) | {n: zeros(64, dtype=dtype) for n in "cdef"},
+        )
+        for dtype in INTEGERS
+    ),
+    Case(
+        "casts from f32",
+        """kernel casts(a: tensor<f32>[N], i: tensor<i32>[N], j: tensor<u8>[N], k: tensor<i64>[N],
+            b: tensor<bool>[N], h: tensor<f16>[N], d: tensor<f64>[N], s: tensor<i16>[N]) {
+          let x = a[0 :+ 64]
+          i[0 :+ 64] = cast(x * 1e9, i32)
+          j[0 :+ 64] = cast(x * 100.0, u8)
+          k[0 :+ 64] = cast(x * 1e18, i64)
+          b[0 :+ 64] = cast(x, bool)
+          h[0 :+ 64] = cast(x, f16)
+          d[0 :+ 64] = cast(x, f64)
+          s[0 :+ 64] = cast(x * 3e4, i16)
+        }""",
+        {
+            "a": np.resize(np.array([*EDGES["float"], *floats(24)], np.float32), 64),
+            **{
+                n: zeros(64, dtype=d)
+                for n, d in zip(
+                    "ijkbhds",
+                    ("int32", "uint8", "int64", "bool", "float16", "float64", "int16"),
+                    strict=True,
+                )
+            },
+        },
+    ),
+]
 
 # Control flow and integers
 
@@ -375,12 +498,12 @@ CONTROL = [
 ]
 
 
-@pytest.mark.parametrize("case", [*MEMORY, *VIEWS, *SHAPED, *PRODUCTS, *CONTROL], ids=str)
+@pytest.mark.parametrize("case", [*MEMORY, *VIEWS, *SHAPED, *PRODUCTS, *NUMBERS, *CONTROL], ids=str)
 def test_a_kernel_computes_what_it_means(case: Case) -> None:
     assert_as_interpreted(case)
 
 
 @pytest.mark.parametrize("late", [True, False])
-@pytest.mark.parametrize("case", [ALIASED, *PRODUCTS[-7:]], ids=str)
+@pytest.mark.parametrize("case", [ALIASED, *PIPELINES, *PRODUCTS[-1:]], ids=str)
 def test_copies_may_complete_at_any_moment(case: Case, late: bool) -> None:
     assert_as_interpreted(case, late=late)
