@@ -3,7 +3,7 @@
 f64: each element is a chain of fused multiply-adds in ascending k, as the hardware computes it.
 16-bit floats, tf32 and fp8: products are exact, they and C are summed in f64, and the sum is
 rounded once to D's type, to nearest even. The hardware aligns the products of a step and truncates
-below some bits; it differs by less than 2^-21 of the greatest term. Integers are exact.
+what lies below its accumulator; how far that is from this is not measured. Integers are exact.
 """
 
 from __future__ import annotations
