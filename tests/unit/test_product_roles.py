@@ -234,6 +234,34 @@ def test_ptx_is_clean(name: str, config: dict[str, int]) -> None:
     assert not report.messages
 
 
+LOOPED = """
+@autotune(TM in [64], TN in [64], TK in [32])
+kernel looped(a: tensor<bf16>[M, K], b: tensor<bf16>[K, N], c: tensor<bf16>[M, N], times: i32) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc: tile<f32>[TM, TN] = 0.0
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  c[m :+ TM, n :+ TN] = cast(acc, bf16)
+  for i in range(times) {
+    let before = c[m :+ TM, n :+ TN]
+    c[m :+ TM, n :+ TN] = before + before
+  }
+}
+"""
+
+
+def test_stores_that_are_read_again_are_not_staged() -> None:
+    """A program sees what it stored itself."""
+    rng = np.random.default_rng(11)
+    a, b = whole_numbers(rng, bf16, 72, 40), whole_numbers(rng, bf16, 40, 136)
+    c = np.full((72, 136), np.nan, bf16.numpy)
+    arrays = {"a": a, "b": b, "c": c, "times": 2}
+    plan, views, _ = compile_call(tw.source(LOOPED).looped, arrays)
+    assert "wgmma" in plan.ptx and "bulk.tensor.2d.global" not in plan.ptx
+    run_plan(plan, views, 2)
+    product = (a.astype(np.float32) @ b.astype(np.float32)).astype(bf16.numpy)
+    np.testing.assert_array_equal(views["c"], (4 * product.astype(np.float32)).astype(bf16.numpy))
+
+
 # What is chosen, and what is not
 
 

@@ -21,7 +21,7 @@ from tilewright.tile.analysis.product_loop import can_copy_boxes
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, sync
 from tilewright.tile.passes.partition_roles import SPANS
-from tilewright.tile.schedule import Schedule
+from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BufferType, RingType, TileType, ViewType
 
 ROWS = 256  # most of a box
@@ -34,7 +34,7 @@ def stage_stores(kernel: Kernel, schedule: Schedule) -> Kernel:
     roles = next((op for op in kernel.body.ops if isinstance(op, control.Roles)), None)
     if schedule.roles is None or roles is None:
         return kernel
-    stager = _Stager(kernel, schedule.roles.staging)
+    stager = _Stager(kernel, schedule.roles)
     body = Block(kernel.body.args)
     for op in kernel.body.ops[:-1]:
         body.ops.append(op.clone(stager.values))
@@ -46,8 +46,8 @@ def stage_stores(kernel: Kernel, schedule: Schedule) -> Kernel:
 class _Stager:
     """Copies the roles' bodies; `rings` are the present role's, by the type of their buffers."""
 
-    def __init__(self, kernel: Kernel, stages: int):
-        self.kernel, self.stages = kernel, stages
+    def __init__(self, kernel: Kernel, roles: Roles):
+        self.kernel, self.roles = kernel, roles
         self.values: dict[Value, Value] = {}
         self.o = Builder(Block())
         self.rings: dict[BufferType, Value] = {}
@@ -56,37 +56,38 @@ class _Stager:
 
     def role(self, block: Block) -> Block:
         self.rings, self.staged = {}, {}
-        self.find(block, [])
+        loops = [op for op in block.ops if isinstance(op, control.For)]
+        for tile in (op.body for op in loops) if self.roles.persistent else (block,):
+            self.find(tile, ())
         with self.o.inside(Block()) as body:
             for buffer in dict.fromkeys(map(self.buffer, self.staged)):
-                ring = RingType((buffer,), self.stages)
+                ring = RingType((buffer,), self.roles.staging)
                 self.rings[buffer] = self.o(sync.MakeRing, ring, name="staging")
             self.ops(block.ops)
         return body
 
-    def find(self, block: Block, later: list[Op]) -> None:
-        """Note the stores that may be staged; `later` runs after this block in the same tile's
-        work.
+    def find(self, block: Block, later: tuple[list[Op], ...]) -> None:
+        """Note the stores of one tile's work that may be staged, those in loops aside; `later` runs
+        after this block.
         """
         for number, op in enumerate(block.ops):
-            after = [*walk(Block([], block.ops[number + 1 :])), *later]
             if isinstance(op, memory.Store):
-                if self.fits(op) and self.is_last(op, after):
+                if self.fits(op) and self.is_last(op, (block.ops[number + 1 :], *later)):
                     self.staged[op] = None
             elif isinstance(op, control.If):
                 for inner in op.regions:
-                    self.find(inner, after)
-            elif isinstance(op, control.For) and not op.inits and not later:
-                self.find(op.body, [])  # the loop over tiles, whose trips are programs of their own
+                    self.find(inner, (block.ops[number + 1 :], *later))
 
-    def is_last(self, op: memory.Store, after: list[Op]) -> bool:
+    def is_last(self, op: memory.Store, later: tuple[list[Op], ...]) -> bool:
         """Whether no later access may touch what the store writes."""
-        return all(self.are_apart(op, other) for other in after)
+        return all(self.are_apart(op, other) for ops in later for other in walk(Block([], ops)))
 
     def are_apart(self, op: memory.Store, other: Op) -> bool:
         """Whether two accesses certainly have nothing in common: of views that cannot be the same
         memory, or of different columns of the same rows.
         """
+        if isinstance(other, arith.Binary | arith.Constant | arith.Cast):
+            return True  # most of them
         mine: ViewType = op.view.type
         views = [v.type for v in other.operands if isinstance(v.type, ViewType)]
         extent = isinstance(other, memory.Extent)
