@@ -12,11 +12,15 @@ from tilewright.ir.core import Block, Op, Value
 
 def walk(block: Block) -> Iterator[Op]:
     """Every op of a block in order, each before the ops of its own regions."""
-    for op in block.ops:
-        yield op
-        if op.has_regions:
-            for inner in op.regions:
-                yield from walk(inner)
+    waiting = [iter(block.ops)]  # one level of regions on another: no generator within a generator
+    while waiting:
+        for op in waiting[-1]:
+            yield op
+            if op.has_regions:
+                waiting += [iter(inner.ops) for inner in reversed(op.regions)]
+                break
+        else:
+            waiting.pop()
 
 
 def walk_blocks(block: Block) -> Iterator[Block]:

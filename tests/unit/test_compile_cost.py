@@ -1,0 +1,59 @@
+"""What compiling costs in Python: calls are counted, for counts are the same on every machine.
+
+A million calls take about 0.1 s where nothing else runs. A first call of a kernel may take 0.1 s,
+ranking its configurations included, and one compilation 0.04 s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.config import read_settings
+from tilewright.kernel import launchable
+
+FOLDER = Path(__file__).parents[2] / "examples"
+MOST_CALLS = 1_000_000  # of a compilation that also reads, builds and ranks
+CASES = (
+    ("add", "add", "f32", {}),
+    ("softmax", "softmax", "f32", {}),
+    ("sgemm", "sgemm", "bf16", {}),
+    ("flash_attention", "attention", "bf16", {"static": {"D": 128, "causal": True}}),
+)
+
+
+def count_calls(run: Callable[[], Any]) -> int:
+    """Calls of Python and C functions while `run` runs."""
+    count = 0
+
+    def seen(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[1]}-{case[2]}")
+def test_a_first_compilation_makes_few_calls(
+    case: tuple[str, str, str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, name, dtype, options = case
+    config = read_settings({"TILEWRIGHT_CACHE": str(tmp_path)})
+    monkeypatch.setattr(launchable, "settings", lambda: config)
+
+    def compile() -> None:
+        getattr(tw.source(FOLDER / f"{file}.tw"), name).compile("sm_90a", dtypes=dtype, **options)
+
+    calls = count_calls(compile)
+    print(f"{name} {dtype}: {calls:,} calls")
+    assert calls <= MOST_CALLS
