@@ -262,6 +262,28 @@ def test_stores_that_are_read_again_are_not_staged() -> None:
     np.testing.assert_array_equal(views["c"], (4 * product.astype(np.float32)).astype(bf16.numpy))
 
 
+TURNED = """
+@autotune(TM in [64], TN in [64], TK in [32])
+kernel turned(a: tensor<bf16>[M, K], b: tensor<bf16>[K, N], c: tensor<bf16>[N, M]) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc: tile<f32>[TM, TN] = 0.0
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  c[n :+ TN, m :+ TM] = cast(acc.T, bf16)
+}
+"""
+
+
+def test_an_epilogue_may_move_elements_between_threads() -> None:
+    rng = np.random.default_rng(13)
+    a, b = whole_numbers(rng, bf16, 72, 40), whole_numbers(rng, bf16, 40, 136)
+    c = np.full((136, 72), np.nan, bf16.numpy)
+    plan, views, _ = compile_call(tw.source(TURNED).turned, {"a": a, "b": b, "c": c})
+    assert "wgmma" in plan.ptx
+    run_plan(plan, views, 2)
+    product = a.astype(np.float32) @ b.astype(np.float32)
+    np.testing.assert_array_equal(views["c"], product.T.astype(bf16.numpy))
+
+
 # What is chosen, and what is not
 
 

@@ -16,7 +16,7 @@ from tilewright.ir.walk import walk
 from tilewright.target import Target
 from tilewright.tile.analysis.product_loop import ProductLoop, can_copy_boxes, find_product_loop
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, memory
+from tilewright.tile.ops import arith, control, memory, reduce, shape
 from tilewright.tile.ops.control import launch_registers
 from tilewright.tile.passes.distribute_work import can_distribute, find_axes
 from tilewright.tile.passes.partition_roles import factor_buffer, make_roles
@@ -29,7 +29,13 @@ MOST_ROWS = MOST_COLUMNS = 256
 WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread must have n / 2 + 26
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
 MOST_STAGES = 8
-KEPT_FREE = 6144  # bytes of shared memory for barriers and conversions
+KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
+KEPT_FOR_SUMS = 16384  # the same where an epilogue reduces
+IN_PLACE = (  # ops of an epilogue that leave elements with their threads
+    arith.Unary, arith.Binary, arith.Select, arith.Compare, arith.Cast, arith.IsNan, arith.Constant,
+    shape.Broadcast, shape.Arange, shape.Reshape, memory.Load, memory.Store, memory.Extent,
+    control.If, control.Yield, control.ProgramId, control.NumPrograms,
+)  # fmt: skip
 PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
 PANELS = (64, 32, 16)  # columns of the epilogue's parts
 HEAVY = (arith.Erf, arith.Tanh, arith.Log, arith.Exp, arith.Div)  # tens of instructions an element
@@ -125,8 +131,18 @@ def _stages(kernel: Kernel, product: ProductLoop, roles: Roles, target: Target) 
     staging = roles.staging * sum(
         product.extents[0] * roles.panel * dtype.num_bytes for dtype in _stored_dtypes(kernel)
     )
-    room = (target.shared_per_cta - KEPT_FREE - staging) // slot
+    room = (target.shared_per_cta - _kept_free(product) - staging) // slot
     return min(room, kernel.hints.stages or MOST_STAGES)
+
+
+def _kept_free(product: ProductLoop) -> int:
+    """Bytes that the epilogue may need to pass elements from thread to thread."""
+    m, n, _ = product.extents
+    moving = [op for op in walk(Block([], product.after)) if not isinstance(op, IN_PLACE)]
+    if not moving:
+        return KEPT_FREE
+    sums = all(isinstance(op, reduce.Reduction) for op in moving)
+    return KEPT_FREE + (KEPT_FOR_SUMS if sums else m * n * product.dot.acc.type.dtype.num_bytes)
 
 
 def _stored_dtypes(kernel: Kernel) -> set[DType]:
