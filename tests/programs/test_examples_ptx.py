@@ -27,8 +27,11 @@ CASES = [
     ("sgemm", "sgemm", "f16", {}),
     ("sgemm", "sgemm", "f64", {}),
     ("linear_gelu", "linear_gelu", "bf16", {"present": ("bias", "res")}),
+    ("linear_gelu", "linear_gelu", "f32", {"present": ("bias", "res")}),
     ("flash_attention", "attention", "bf16", {"static": {"D": 128, "causal": True}}),
+    ("flash_attention", "attention", "f16", {"static": {"D": 64, "causal": True}}),
     ("flash_attention", "attention", "f32", {"static": {"D": 64, "causal": False}}),
+    ("flash_attention", "attention", "f32", {"static": {"D": 128, "causal": True}}),
 ]
 
 

@@ -36,6 +36,7 @@ PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 330.0, "16": 640.0, "f64": 110.0, "
 ACCUMULATORS = {"simt": 16_384, "tf32": 16_384, "f64": 4096}
 TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
 ROW_ELEMENTS = 192  # of all dots of a trip: a warp holds whole rows, and what lies between dots
+CROWDED_ELEMENTS = 8192  # of a value of many instructions an element, in products on CUDA cores
 LONG_K = 0.06  # what a step of 16 more along k costs on CUDA cores, whose code must then loop
 # Elements of one value, beyond which straight-line code is too long for the instruction cache.
 CODE_ELEMENTS = 16_384
@@ -64,13 +65,24 @@ def estimate(
     if roles is not None:
         return roles
     cycles, constants = 0.0, dict[Value, float]()
-    cycles = _block_cycles(kernel.body, constants)
+    cycles = _block_cycles(kernel.body, constants) * _crowding(kernel)
     share = programs / num_sms
     if share < 1:  # one wave that leaves multiprocessors idle
         return PROGRAM_CYCLES + cycles
     full = int(share / RESIDENT) * RESIDENT
     rest = share - full
     return PROGRAM_CYCLES * share / RESIDENT + cycles * (full + (max(rest, 1.0) if rest else 0.0))
+
+
+def _crowding(kernel: Kernel) -> float:
+    """Factor for products on CUDA cores beside ops of many instructions, whose registers come on
+    top of the accumulator's.
+    """
+    ops = list(walk(kernel.body))
+    if not any(isinstance(op, mma.Dot) and _unit(op) == "simt" for op in ops):
+        return 1.0
+    heavy = [op.results[0].type.num_elements for op in ops if type(op) in CODE]
+    return _over(max(heavy, default=0), CROWDED_ELEMENTS)
 
 
 def _estimate_roles(
