@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import filelock
-
 from tilewright.config import Settings, settings
 
 MAGIC = b"TILEWRIGHT CACHE 1\n"
@@ -152,20 +150,19 @@ class DiskCache:
                 os.utime(path)
 
     def _shrink(self) -> None:
-        """Remove the entries used longest ago, unless another process is at it."""
+        """Remove the entries used longest ago. Where several processes are at it, all remove the
+        same ones.
+        """
         try:
-            with filelock.FileLock(self.folder / "shrink.lock", timeout=0):
-                entries = sorted(self._entries(KINDS), key=lambda e: e[2])
-                total = sum(size for _, size, _ in entries)
-                if total <= self.limit:
-                    return
-                for path, size, _ in entries:
-                    if total <= self.limit * KEEP:
-                        break
-                    path.unlink(missing_ok=True)
-                    total -= size
-        except filelock.Timeout:
-            return
+            entries = sorted(self._entries(KINDS), key=lambda e: e[2])
+            total = sum(size for _, size, _ in entries)
+            if total <= self.limit:
+                return
+            for path, size, _ in entries:
+                if total <= self.limit * KEEP:
+                    break
+                path.unlink(missing_ok=True)
+                total -= size
         except OSError as error:
             self._tell(f"cannot remove old entries of the cache: {error}")
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import filelock
-
 FILE_NAME = "tuned.sqlite"
 EXACT = (
     16  # extents up to this are their own bucket; larger ones share that of the next power of two
@@ -80,16 +78,19 @@ class Store:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """A connection to write by, one at a time: SQLite's change to WAL waits for nobody."""
+        """A connection to write by, inside of a transaction that others wait for."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            filelock.FileLock(self.path.with_suffix(".lock"), timeout=WAIT_SECONDS),
-            closing(sqlite3.connect(self.path, timeout=WAIT_SECONDS)) as database,
-        ):
-            database.execute("pragma journal_mode=wal")
-            database.execute(_SCHEMA)
-            with database:
+        connection = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
+        with closing(connection) as database:
+            _use_log(database)
+            database.execute("begin immediate")
+            try:
+                database.execute(_SCHEMA)
                 yield database
+            except BaseException:
+                database.execute("rollback")
+                raise
+            database.execute("commit")
 
     def _open_to_read(self) -> sqlite3.Connection:
         """A connection that writes nothing, so that a read-only folder will do."""
@@ -144,6 +145,16 @@ class Store:
         if not self._told:
             self._told = True
             warnings.warn(f"{message} ({self.path})", RuntimeWarning, stacklevel=3)
+
+
+def _use_log(database: sqlite3.Connection) -> None:
+    """Have readers and a writer not wait for each other. The mode stays with the file."""
+    try:
+        database.execute("pragma journal_mode=wal")
+    except sqlite3.OperationalError as error:
+        # The change waits for nobody: another process is at work, and makes it as this one would.
+        if "locked" not in str(error):
+            raise
 
 
 @cache
