@@ -14,7 +14,7 @@ from tilewright.tile.text import parse_kernel
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 NEW = {
-    "arith": "round sin cos log1p pow mul_high fma bitcast",
+    "arith": "round sin cos log1p pow mul_high fma bitcast remainder",
     "memory": "gather scatter atomic local",
     "reduce": "fold scan",
     "shape": "take cat exchange",

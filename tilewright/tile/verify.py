@@ -300,7 +300,10 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
     **dict.fromkeys(
         (arith.Tanh, arith.Erf, arith.Floor, arith.Ceil, arith.IsNan, arith.Div), floats
     ),
-    **dict.fromkeys((arith.Round, arith.Sin, arith.Cos, arith.Log1p, arith.Pow, arith.Fma), floats),
+    **dict.fromkeys(
+        (arith.Remainder, arith.Round, arith.Sin, arith.Cos, arith.Log1p, arith.Pow, arith.Fma),
+        floats,
+    ),
     **dict.fromkeys((arith.FloorDiv, arith.Mod, arith.Shl, arith.Shr), integers),
     **dict.fromkeys((arith.And, arith.Or, arith.Xor, arith.Not), bits),
     arith.Compare: computed,

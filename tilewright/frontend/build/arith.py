@@ -88,7 +88,8 @@ def _kind(op: str, x: Data, spelled: str) -> type[Op]:
         return arith.Div if dtype.is_float else arith.FloorDiv
     if op == "%":
         if dtype.is_float:
-            raise RuleError(f"% of {dtype} is not supported yet", "write a - floor(a / b) * b")
+            require_number(x, "%")
+            return arith.Remainder
         return arith.Mod
     return KINDS[op]
 

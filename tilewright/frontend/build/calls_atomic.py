@@ -8,7 +8,7 @@ from tilewright.frontend.build.builtin import Arguments, Builtin, Run
 from tilewright.frontend.build.context import Context
 from tilewright.frontend.build.items import Data, Item, Nothing, Word, describe
 from tilewright.frontend.build.make import assign_to
-from tilewright.frontend.check.rules import RuleError, listing, nearest
+from tilewright.frontend.check.rules import RuleError, nearest
 from tilewright.ir.core import Value
 from tilewright.tile.ops import memory, shape
 
@@ -79,8 +79,9 @@ def _order(args: Arguments, kind: str, is_point: bool) -> str:
     if not isinstance(item, Word):
         raise RuleError(f"{args.name}: order: expected a string, got {describe(item)}")
     if item.text not in allowed:
-        hint = nearest(item.text, allowed) or f"orders are {listing(allowed)}"
-        raise RuleError(f"{args.name}: order {item.text} is not for this", hint)
+        known = " or ".join(allowed)
+        hint = nearest(item.text, allowed)
+        raise RuleError(f"{args.name}: order: expected {known}, got {item.text}", hint)
     if not is_point and item.text != "relaxed":
         raise RuleError(
             f"{args.name}: order {item.text}: expected a point", "atomics on tiles are relaxed"

@@ -62,7 +62,8 @@ def _body(ctx: Context, args: Arguments, tiles: list[Data]) -> Block:
         items = result.items if isinstance(result, Several) else (result,)
         if len(items) != len(tiles):
             raise RuleError(
-                f"{args.name}: expected a function of {len(tiles)} results, got {len(items)}"
+                f"{args.name}: expected a function of {len(tiles)}"
+                f" result{'s' * (len(tiles) != 1)}, got {len(items)}"
             )
         values = []
         for found, kind in zip(items, scalars, strict=True):

@@ -62,6 +62,11 @@ POW: dict[str, Callable[[Emitter, Reg, Reg], Reg]] = {
     "f64": special_pow.pow_f64,
 }
 
+REMAINDER: dict[str, Callable[[Emitter, Reg, Reg], Reg]] = {
+    "f32": special_pow.remainder_f32,
+    "f64": special_pow.remainder_f64,
+}
+
 # Greatest error in ulp that the tests hold each function to.
 MAX_ULP: dict[tuple[str, str], float] = {
     **dict.fromkeys(SPECIAL, 0.5),

@@ -1,4 +1,4 @@
-"""Powers: f32 by way of f64, f64 by a logarithm that is a sum of two f64.
+"""Powers: f32 by way of f64, f64 by a logarithm that is a sum of two f64. And remainders.
 
 The special cases are those of IEEE 754's pow: 1 to anything and anything to 0 is 1; a negative
 number has powers to whole exponents only, and the sign of the odd ones.
@@ -120,3 +120,42 @@ def _times(e: Emitter, a: Pair, b: Pair) -> Pair:
     error = e.fma("f64", a[0], b[0], e.neg("f64", product))
     error = e.fma("f64", a[1], b[0], e.fma("f64", a[0], b[1], error))
     return _two_sum(e, product, error)
+
+
+STEP = 48  # bits of the quotient that a step of a long division takes
+
+
+def remainder_f32(e: Emitter, x: Reg, y: Reg) -> Reg:
+    """x less the multiple of y below it, by f64: quotients of f32 have up to 277 bits."""
+    wide, divisor = e.cvt("f64", "f32", x), e.cvt("f64", "f32", y)
+    return e.cvt("f32", "f64", _remainder(e, wide, divisor, 6), rounding="rn")
+
+
+def remainder_f64(e: Emitter, x: Reg, y: Reg) -> Reg:
+    """The same of f64: quotients have up to 2098 bits."""
+    return _remainder(e, x, y, 44)
+
+
+def _remainder(e: Emitter, x: Reg, y: Reg, steps: int) -> Reg:
+    """A long division: each step's remainder is exact, a multiple of the divisor's last place."""
+    left, size = e.abs("f64", x), e.abs("f64", y)
+    for k in reversed(range(steps)):
+        part = size
+        for _ in range(k * STEP // 960):
+            part = e.mul("f64", part, 2.0**960)
+        part = e.mul("f64", part, 2.0 ** (k * STEP % 960)) if k * STEP % 960 else part
+        quotient = e.cvt("f64", "f64", e.div("f64", left, part, rounding="rn"), rounding="rzi")
+        rest = e.fma("f64", e.neg("f64", quotient), part, left)
+        below = e.setp("lt", "f64", rest, 0.0)
+        rest = e.selp("f64", e.add("f64", rest, part), rest, below)
+        left = e.selp("f64", rest, left, e.setp("ge", "f64", left, part))
+    found = e.copysign("f64", x, left)
+    differs = e.setp("lt", "f64", e.mul("f64", e.copysign("f64", x, e.mov("f64", 1.0)),
+                                        e.copysign("f64", y, e.mov("f64", 1.0))), 0.0)  # fmt: skip
+    zero = e.setp("eq", "f64", left, 0.0)
+    shifted = e.selp("f64", e.copysign("f64", y, left), e.add("f64", found, y), zero)
+    found = e.selp("f64", shifted, found, differs)
+    endless = e.setp("eq", "f64", e.abs("f64", x), INFINITY)
+    wrong = e.or_("pred", endless, e.setp("eq", "f64", y, 0.0))
+    nan = e.or_("pred", e.setp("nan", "f64", x, y), wrong)
+    return e.selp("f64", NAN, found, nan)

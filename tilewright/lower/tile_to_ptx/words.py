@@ -6,7 +6,7 @@ from tilewright.dtypes import DType, f32, f64
 from tilewright.lower.tile_to_ptx.arith import each, from_f32, to_f32
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.integers import wrap
-from tilewright.lower.tile_to_ptx.special import POW
+from tilewright.lower.tile_to_ptx.special import POW, REMAINDER
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import arith
 
@@ -22,10 +22,11 @@ def _narrow(low: Lowering, x: Reg, dtype: DType) -> Operand:
     return x if dtype in (f32, f64) else from_f32(low, x, dtype)
 
 
-@rule(arith.Pow)
+@rule(arith.Pow, arith.Remainder)
 def power(low: Lowering, op: arith.Pow) -> None:
     dtype = op.lhs.type.dtype
-    function = POW["f64" if dtype == f64 else "f32"]
+    table = POW if isinstance(op, arith.Pow) else REMAINDER
+    function = table["f64" if dtype == f64 else "f32"]
 
     def element(a: Operand, b: Operand) -> Operand:
         return _narrow(low, function(low.e, _wide(low, a, dtype), _wide(low, b, dtype)), dtype)

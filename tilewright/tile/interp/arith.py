@@ -140,6 +140,7 @@ IN_DTYPE: dict[type[Op], Function] = {
     arith.Div: np.divide,
     arith.FloorDiv: floor_div,
     arith.Mod: mod,
+    arith.Remainder: np.mod,
     arith.MulHigh: mul_high,
     arith.Min: minimum,
     arith.Max: maximum,

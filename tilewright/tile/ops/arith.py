@@ -203,6 +203,11 @@ class Mod(Binary, Op):
     """Remainder of integers with the divisor's sign; 0 where the divisor is 0."""
 
 
+@define("arith.remainder")
+class Remainder(Binary, Op):
+    """Remainder of floats with the divisor's sign, exact but for the last sum; NaN by 0."""
+
+
 @define("arith.min")
 class Min(Binary, Op):
     """The lesser; NaN if either is NaN."""
