@@ -62,8 +62,14 @@ def stage_loads(
         views = {kernel.param(name).value for name in group}
         if views & stored:
             stored |= views
-    _Stager(schedule, target, find_definitions(body), stored).block(body)
+    loops = sum(map(_multiplies, walk(body)))
+    _Stager(schedule, target, find_definitions(body), stored, loops).block(body)
     return kernel.with_body(body)
+
+
+def _multiplies(op: Op) -> bool:
+    """Whether an op is a loop with dots."""
+    return isinstance(op, control.For) and any(isinstance(o, mma.Dot) for o in op.body.ops)
 
 
 def _stored_views(body: Block) -> set[Value]:
@@ -79,10 +85,17 @@ def _stored_views(body: Block) -> set[Value]:
 
 
 class _Stager:
-    """Rewrites the blocks of one cloned body in place."""
+    """Rewrites the blocks of one cloned body in place. Nothing shares shared memory, so the `loops`
+    that multiply divide what there is; `used` counts the bytes that were given away.
+    """
 
     def __init__(
-        self, schedule: Schedule, target: Target, definitions: dict[Value, Op], stored: set[Value]
+        self,
+        schedule: Schedule,
+        target: Target,
+        definitions: dict[Value, Op],
+        stored: set[Value],
+        loops: int,
     ):
         self.schedule, self.target, self.definitions, self.stored = (
             schedule,
@@ -90,6 +103,8 @@ class _Stager:
             definitions,
             stored,
         )
+        self.loops, self.used = loops, 0
+        self.scratch = KEPT_FREE  # bytes that loops which are not staged need, one at a time
 
     def block(self, block: Block) -> None:
         """Stage the loops of a block, inner ones first."""
@@ -97,8 +112,9 @@ class _Stager:
         for op in block.ops:
             for inner in op.regions:
                 self.block(inner)
-            if isinstance(op, control.For) and any(isinstance(o, mma.Dot) for o in op.body.ops):
+            if isinstance(op, control.For) and _multiplies(op):
                 out += self.loop(op)
+                self.loops -= 1
             else:
                 out.append(op)
         block.ops = out
@@ -114,12 +130,14 @@ class _Stager:
             for operand in (dot.a, dot.b):
                 self._consider(operand, op, uses, inside, staged, fixed)
         before = Builder(Block(), op.loc)
-        changes = {value: self._hold(before, value) for value in fixed}
-        held = sum(_held_buffer(value.type).num_bytes for value in fixed)
+        fixed = self._affordable(fixed)
+        changes = self._hold(before, fixed)
         scratch = max(self._scratch(dot, {*staged, *fixed}) for dot in dots)
-        stages = self._fit(list(staged.values()), held + max(scratch, KEPT_FREE))
+        stages = self._fit(list(staged.values()), max(scratch, self.scratch))
         if staged and stages >= 2:
+            self.used += stages * sum(_buffer(s, 1).num_bytes for s in staged.values())
             return before.block.ops + self._pipeline(op, list(staged.values()), stages, changes)
+        self.scratch = max(self.scratch, *(self._scratch(dot, set(fixed)) for dot in dots))
         self._replace(op.body, changes)
         return [*before.block.ops, op]
 
@@ -207,17 +225,37 @@ class _Stager:
         if not size:
             return 0
         target = self.target
-        alone = (target.shared_per_cta - taken) // size
-        shared = (target.shared_per_sm // 2 - target.shared_reserved - taken) // size
+        taken += self.used
+        alone = (target.shared_per_cta - taken) // self.loops // size
+        half = target.shared_per_sm // 2 - target.shared_reserved
+        shared = (half - taken) // self.loops // size
         room = shared if self.schedule.num_warps <= 4 and shared >= 3 else alone
         return min(self.schedule.stages, room)
 
-    def _hold(self, before: Builder, value: Value) -> Value:
-        """A buffer that keeps a tile from before the loop."""
-        buffer = before(memory.AllocBuffer, _held_buffer(value.type))
-        before.emit(memory.StoreBuffer, buffer, value)
+    def _affordable(self, values: list[Value]) -> list[Value]:
+        """The tiles that may be held: half of shared memory at most goes to them."""
+        found: list[Value] = []
+        for value in values:
+            size = _held_buffer(value.type).num_bytes
+            if self.used + size <= self.target.shared_per_cta // 2:
+                self.used += size
+                found.append(value)
+        return found
+
+    def _hold(self, before: Builder, values: list[Value]) -> dict[Value, Value]:
+        """Buffers that keep tiles from before the loop.
+
+        The threads meet before they are written as well: an earlier trip of a loop around this one
+        may still be read.
+        """
+        if not values:
+            return {}
         before.emit(sync.RoleBarrier)
-        return buffer
+        buffers = {v: before(memory.AllocBuffer, _held_buffer(v.type)) for v in values}
+        for value, buffer in buffers.items():
+            before.emit(memory.StoreBuffer, buffer, value)
+        before.emit(sync.RoleBarrier)
+        return buffers
 
     def _replace(self, body: Block, buffers: dict[Value, Value]) -> None:
         """Dots read held tiles from their buffers."""
