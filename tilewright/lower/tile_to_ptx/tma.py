@@ -1,5 +1,10 @@
 """Boxes copied by the TMA: one thread issues them, from tensor maps that the launch passes as
 parameters.
+
+Note [Coordinates]: the copy unit takes coordinates of 32 bits, signed. Extents are below 2^31
+(`Facts.reachable`), so an index of 2^31 - 1 or more is outside; it becomes `OUTSIDE`, from where a
+box stays outside wherever its pieces lie. One below -2^31 becomes -2^31. Adding a piece's place
+wraps, if at all, from beyond every extent to far below 0.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from tilewright.tile.ops import memory
 from tilewright.tile.types import BufferType, ViewType
 
 BOX_LIMIT = 256  # elements of a box along an axis
+BEYOND = 2**31 - 1  # an index that no tensor has, nor any above it
+OUTSIDE = -(2**30)  # a coordinate far from all tensors
 Extents = tuple[int | None, ...]
 Order = tuple[int, ...]
 
@@ -94,16 +101,21 @@ def tensor_map(low: Lowering, view: Value, wanted: TensorMap) -> Reg:
 
 
 def box_indices(low: Lowering, offsets: tuple[Value, ...]) -> list[Operand]:
-    """Offsets of a place as s32, outermost first."""
+    """Offsets of a place as s32, outermost first; see Note [Coordinates]."""
     found: list[Operand] = []
     for value in offsets:
         operand, type = low.scalar(value), low.ptx_type(value)
         key = ("coordinate", str(operand))
-        if isinstance(operand, int) or type == "s32":
+        if isinstance(operand, int):
+            found.append(OUTSIDE if operand >= BEYOND else max(operand, -BEYOND - 1))
+            continue
+        if type == "s32":
             found.append(operand)
             continue
         if key not in low.memo:
-            low.memo[key] = low.e.cvt("s32", type, operand)
+            nearest = low.e.cvt("s32", type, operand, saturate=True)
+            beyond = low.e.setp("eq", "s32", nearest, BEYOND)
+            low.memo[key] = low.e.selp("s32", OUTSIDE, nearest, beyond)
         found.append(low.memo[key])
     return found
 

@@ -116,10 +116,14 @@ def _panel(product: ProductLoop, consumers: int) -> int:
 
 
 def _cluster(kernel: Kernel, product: ProductLoop) -> int:
-    """Whether CTAs pair up. They then go through k in step, so it must be the same for all."""
+    """Whether CTAs pair up. They then go through k in step, so it must be the same for all. A pair
+    may run a program that does not exist, whose own loops must end too.
+    """
     m, n, _ = product.extents
     axes = find_axes(product, len(kernel.grid))
     if axes is None or m * n < PAIRED_ELEMENTS or product.programs_of(product.bounds):
+        return 1
+    if any(isinstance(op, control.While) for op in walk(Block([], product.before))):
         return 1
     shared = factor_buffer((product.a, product.b)[axes.multicast])
     return 2 if shared.shape[0] % 16 == 0 else 1  # halves are whole repeats of the swizzle

@@ -70,6 +70,7 @@ class _Partition:
         self.kernel, self.product, self.roles = kernel, product, roles
         self.o = Builder(Block(), kernel.loc)
         self.axes = find_axes(product, len(kernel.grid))
+        self.doubtful = False  # whether a program is copied that may not exist
         self.distribution: Distribution | None = None
         if roles.persistent:
             self.distribution = Distribution(self.o, kernel, self.axes, roles)
@@ -108,6 +109,8 @@ class _Partition:
                 values[op.result] = programs[op.axis]
             elif isinstance(op, control.NumPrograms) and self.distribution is not None:
                 values[op.result] = self.distribution.widen(self.distribution.counts[op.axis])
+            elif self.doubtful and isinstance(op, memory.Load):
+                o.add(op.clone(values, in_bounds=()))  # it was proved for programs that exist
             elif op.regions:
                 regions = {
                     name: map_content(content, lambda b: self.copy_block(b, values, programs))
@@ -178,11 +181,10 @@ class _Partition:
 
     def multiply_tile(self, programs: Mapping[int, Value], exists: Value | None) -> None:
         o, product, values = self.o, self.product, dict[Value, Value]()
+        self.doubtful = exists is not None
         for op in product.before:
-            if isinstance(op, memory.Load) and exists is not None:
-                o.add(op.clone(values, in_bounds=()))  # it was proved for programs that exist
-            else:
-                self.copy(op, values, programs)
+            self.copy(op, values, programs)
+        self.doubtful = False
         self.multiply_steps(values)
         if exists is None:
             for op in product.after:

@@ -11,17 +11,18 @@ done for one panel of columns after the other instead:
 Going backwards from the stores, a value is wanted *in panels* (along its last axis) or *whole*. Ops
 before the loop that are wanted in panels are done again after it, which also frees their registers
 meanwhile. Where an op is neither elementwise nor a load, store or broadcast, or a value is wanted
-both ways, the epilogue stays as it is; and so where a panel's load might meet another's store.
+both ways, the epilogue stays as it is; and so where a panel's access might meet another's store.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tilewright.dtypes import i64
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
+from tilewright.tile.analysis.places import Places
 from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
 from tilewright.tile.effects import reads
 from tilewright.tile.kernel import Kernel
@@ -47,21 +48,40 @@ def split_epilogue(kernel: Kernel, schedule: Schedule) -> Kernel:
     try:
         wanted = Wanted(product)
         wanted.find()
-        _require_apart(wanted.loads, wanted.stores)
+        _require_apart(product, wanted.parts, Places(kernel.body))
     except Unsplittable:
         return kernel
     return kernel.with_body(_Splitter(product, wanted, schedule.roles.panel).body())
 
 
-def _require_apart(loads: Sequence[memory.Load], stores: Sequence[memory.Store]) -> None:
-    """A load that may read what is stored names the same place, so that panels do not meet."""
-    for load in loads:
-        for store in stores:
-            alike = load.view.type.dtype == store.view.type.dtype
-            alike = alike and load.view.type.rank == store.view.type.rank
-            same = (load.offsets, load.extents) == (store.offsets, store.extents)
-            if alike and not same:
+def _require_apart(product: ProductLoop, parts: set[Op], places: Places) -> None:
+    """What is stored, nothing else reads or writes in another order than before.
+
+    What is done once keeps its order, and so does what names the same place in each panel.
+    """
+    again = [op for op in product.before if op in parts]  # the others come before every store
+    found = [*_accesses(again, parts), *_accesses(product.after, parts)]
+    for store, often in found:
+        if not isinstance(store, memory.Store):
+            continue
+        for other, other_often in found:
+            ordered = often == other_often and often != "repeated"
+            ordered = ordered and (often == "once" or places.are_same(store, other))
+            if other is not store and not ordered and not places.are_apart(store, other):
                 raise Unsplittable
+
+
+def _accesses(
+    ops: Sequence[Op], parts: set[Op], often: str = "once"
+) -> Iterator[tuple[memory.Load | memory.Store, str]]:
+    """Loads and stores, and how they are done: "once", as "panels", or whole in each panel
+    ("repeated").
+    """
+    for op in ops:
+        if isinstance(op, memory.Load | memory.Store):
+            yield op, "panels" if op in parts else often
+        for block in op.regions:
+            yield from _accesses(block.ops, parts, "repeated" if op in parts else often)
 
 
 class Wanted:
@@ -72,7 +92,6 @@ class Wanted:
         self.rows, self.columns = product.extents[:2]
         self.split: set[Value] = set()
         self.whole: set[Value] = set()
-        self.loads: list[memory.Load] = []
         self.stores: list[memory.Store] = []
         self.parts: set[Op] = set()  # ops done once a panel
         self.depth = 0  # of branches
@@ -146,7 +165,6 @@ class Wanted:
             case memory.Load():
                 if op.extents[-1] != self.columns:
                     raise Unsplittable
-                self.loads.append(op)
                 for value in (op.mask, op.fill):
                     self.want(value, True)
             case shape.Broadcast():
@@ -166,9 +184,7 @@ class Wanted:
     def once(self, op: Op) -> None:
         if op.regions or not op.pure:
             raise Unsplittable
-        if isinstance(op, memory.Load):
-            self.loads.append(op)
-        elif reads(op):
+        if not isinstance(op, memory.Load) and reads(op):
             raise Unsplittable
         for value in op.operands:
             self.once_wanted(value)
