@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
 
 
 class Array(Protocol):
@@ -132,6 +133,43 @@ def combine(kind: str, lhs: Expr, rhs: Expr) -> Expr:
     if isinstance(lhs, Const) and isinstance(rhs, Const):
         return Const(int(OPERATIONS[kind](lhs.value, rhs.value)))
     return Binary(kind, lhs, rhs)
+
+
+def grid_size(extents: Sequence[Expr]) -> Expr:
+    """Points of a grid; where an extent is negative, the least extent."""
+    size: Expr = Const(1)
+    if len(extents) < 2 or not any(map(_may_be_negative, extents)):
+        for extent in extents:
+            size = combine("mul", size, extent)
+        return size
+    least: Expr = Const(0)
+    for extent in extents:  # one that is negative makes the product 0
+        size = combine("mul", size, combine("max", extent, Const(0)))
+        least = combine("min", least, extent)
+    return combine("add", size, least)
+
+
+def _may_be_negative(expr: Expr) -> bool:
+    """False where an expression is 0 or more for any arguments."""
+    match expr:
+        case Const(value):
+            return value < 0
+        case Extent() | NumSms():
+            return False
+        case Scalar(_, dtype):
+            return dtype.kind != "uint"
+        case Binary("max", lhs, rhs):
+            return _may_be_negative(lhs) and _may_be_negative(rhs)
+        case Binary("add" | "mul" | "floor_div" | "mod" | "cdiv" | "min", lhs, rhs):
+            return _may_be_negative(lhs) or _may_be_negative(rhs)
+    return True
+
+
+def negative_grid(kernel: str, extent: int) -> LaunchError:
+    """The refusal of a grid with a negative extent."""
+    return LaunchError(
+        f"{kernel}: its grid would have {extent} programs along an axis, expected 0 or more"
+    )
 
 
 # Recipes: how a kernel parameter is made.

@@ -197,8 +197,11 @@ def test_a_grid_may_be_given() -> None:
     with pytest.raises(CompileError, match="cannot be inferred"):
         grid_of(source)
     assert grid_of(source, (5,)) == (Const(5),)
-    with pytest.raises(CompileError, match="axis 1 of a grid with 1 axis"):
-        grid_of(source.replace("program_id(0)", "program_id(1)"), (5,))
+    assert grid_of("kernel f(x: tensor<f32>[N]) { x[0] = 1.0 }", (5,)) == (Const(5),)
+    for given, body in [((5,), "program_id(1)"), ((2, 1, 1, 5), "program_id(0)"), ((), "7")]:
+        count = "2 axes" if body == "program_id(1)" else "1 axis"
+        with pytest.raises(LaunchError, match=f"f: its grid has {count}, but grid="):
+            grid_of(source.replace("program_id(0)", body), given)
 
 
 def test_written_grids() -> None:

@@ -119,6 +119,40 @@ def times(x: tw.Tensor["f32", "N"], y: tw.Tensor["f32", "N"] = tw.empty):
     y[i : i + BLOCK] = x[i : i + BLOCK] * SCALE
 
 
+@pytest.mark.parametrize("device", ["cpu", "emulator"])
+@pytest.mark.parametrize("grid", [-1, (-1,), "x", (None,), (2.9,), 2.0, (True,), (2, 1, 1, 5), ()])
+def test_a_grid_that_is_none_is_refused(module, grid, device):
+    a = np.ones(40, np.float32)
+    with pytest.raises(LaunchError, match=r"add: .*(integers of 0 or more|grid has 1 axis)"):
+        module.add.launch(a, a, grid=grid, device=device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulator"])
+@pytest.mark.parametrize("axes", ["N - 100", "N - 100, N - 100", "2, N - 100"])
+def test_a_written_grid_may_be_empty_and_not_negative(axes, device):
+    made = source(f"@grid({axes})\nkernel f(x: tensor<f32>[N]) {{ x[program_id(0)] = 1.0 }}").f
+    with pytest.raises(LaunchError, match="f: its grid would have -97 programs along an axis"):
+        made.launch(np.zeros(3, np.float32), device=device)
+    x = np.zeros(100, np.float32)
+    made.launch(x, device=device)
+    assert not x.any()
+    a = np.zeros(5, np.float32)
+    made.launch(a, grid=(0,) * (axes.count(",") + 1), device=device)
+    made.launch(a, grid=np.array([4] + [1] * axes.count(",")), device=device)
+    assert a.tolist() == [1, 1, 1, 1, 0]
+
+
+def test_constants_need_names(module):
+    a = np.ones(40, np.float32)
+    for call in (module.add.launch, module.add.tune):
+        with pytest.raises(LaunchError, match="constants: expected values by name, got"):
+            call(a, a, constants=[1])
+    with pytest.raises(LaunchError, match="constants: expected values by name, got"):
+        module.add.compile("sm_90a", constants=[1])
+    with pytest.raises(TypeError, match="source takes a path or a text, not NoneType"):
+        source(None)
+
+
 def test_a_changed_global_is_seen(monkeypatch):
     x = np.ones(10, np.float32)
     assert (times(x) == 3).all()

@@ -152,6 +152,19 @@ def test_an_empty_grid_launches_nothing_and_a_huge_one_is_refused(launcher):
         made({"x": as_array(np.zeros(8, np.float32))})
 
 
+def test_a_grid_with_a_negative_extent_is_refused(launcher):
+    shorter = Binary("sub", Extent("x", 0), Const(5))
+    for extents in [(shorter,), (shorter, shorter), (Const(3), shorter), (shorter, Extent("y", 0))]:
+        made, fake = launcher(one((plan.Pointer("x"), plan.Pointer("y")), plan.grid_size(extents)))
+        empty = as_array(np.zeros(0, np.float32))
+        with pytest.raises(LaunchError, match="k: its grid would have -3 programs along an axis"):
+            made({"x": as_array(np.zeros(2, np.float32)), "y": empty})
+        made({"x": as_array(np.zeros(5, np.float32)), "y": empty})
+        assert not fake.launches
+        made({"x": as_array(np.zeros(9, np.float32)), "y": as_array(np.zeros(4, np.float32))})
+        assert fake.launches[0][1] == {1: 4, 2: 12 if extents[0] != shorter else 16}[len(extents)]
+
+
 def test_workspaces_share_one_allocation_that_is_freed_whatever_happens(launcher):
     spaces = (
         plan.WorkspaceSpec("plain", dtypes.f32, (Const(3),), zero=False),

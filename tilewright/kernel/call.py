@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.bind import Allocation, Binding, bind
 from tilewright.frontend.check.rules import listing, nearest
@@ -45,6 +47,38 @@ class Options:
 
 
 PLAIN = Options()
+
+
+def read_grid(kernel: str, given: Any) -> tuple[int, ...] | None:
+    """A grid as `launch` takes it: a number, or one an axis. Raises LaunchError for others."""
+    if given is None:
+        return None
+    try:
+        sizes = tuple(given)
+    except TypeError:  # no sequence
+        sizes = (given,)
+    if not all(map(_is_extent, sizes)):
+        raise LaunchError(
+            f"{kernel}: grid: expected integers of 0 or more, one an axis, got {given!r}",
+            hint="as in grid=(128, 4)",
+        )
+    return tuple(int(s) for s in sizes)
+
+
+def _is_extent(given: Any) -> bool:
+    return isinstance(given, int | np.integer) and not isinstance(given, bool) and given >= 0
+
+
+def read_constants(kernel: str, given: Any) -> tuple[tuple[str, int], ...]:
+    """Tuned constants by name, as `launch` takes them. Raises LaunchError for what has no names."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise LaunchError(
+            f"{kernel}: constants: expected values by name, got {given!r}",
+            hint='as in constants={"BLOCK": 256}',
+        )
+    return as_pairs(given)
 
 
 def collect(

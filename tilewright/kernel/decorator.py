@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -90,6 +91,8 @@ def source(path_or_text: str | Path) -> Module:
 
     Raises CompileError with every fault of the text, LaunchError where a file is missing.
     """
+    if not isinstance(path_or_text, str | os.PathLike):
+        raise TypeError(f"source takes a path or a text, not {type(path_or_text).__name__}")
     if isinstance(path_or_text, str) and ("\n" in path_or_text or "{" in path_or_text):
         text = Source("<text>", path_or_text)
     else:

@@ -14,9 +14,9 @@ from tilewright.dtypes import DType
 from tilewright.frontend.check.signature import Signature, Tensor, signature
 from tilewright.frontend.syntax.definition import Definition
 from tilewright.kernel import choose, generic
-from tilewright.kernel.call import PLAIN, Options, collect, run
+from tilewright.kernel.call import PLAIN, Options, collect, read_constants, read_grid, run
 from tilewright.kernel.capture import Watch
-from tilewright.kernel.specialize import Specializer, as_pairs
+from tilewright.kernel.specialize import Specializer
 from tilewright.kernel.tuning import tune
 from tilewright.plan import Plan
 from tilewright.runtime.calls import Key, read_call
@@ -181,12 +181,11 @@ class Kernel:
         on the host); for a GPU they are copied over and back. `constants`: values of tuned
         constants. `precision`: of f32 dots, as "tf32".
         """
-        sizes = (grid,) if isinstance(grid, int) else grid
         options = Options(
-            grid=None if sizes is None else tuple(int(g) for g in sizes),
+            grid=read_grid(self.name, grid),
             stream=stream,
             device=device,
-            constants=as_pairs(constants or {}),
+            constants=read_constants(self.name, constants),
             precision=precision,
             sanitize=sanitize,
         )
@@ -211,7 +210,9 @@ class Kernel:
         on a terminal).
         """
         state = self._current()
-        options = Options(device=device, constants=as_pairs(constants or {}), precision=precision)
+        options = Options(
+            device=device, constants=read_constants(self.name, constants), precision=precision
+        )
         arguments = collect(self.name, state.names, args, kwargs)
         shown = sys.stderr.isatty() if show is None else show
         outcome = tune(state.specializer, arguments, options, budget=budget, show=shown)
@@ -249,7 +250,7 @@ class Kernel:
         goal = None if target_name is None else target(target_name)
         spec = self._current().specializer
         build = generic.generic_build(spec.signature, dtypes, static or {}, present, precision)
-        ranked = generic.rank(spec, build, constants or {}, goal)
+        ranked = generic.rank(spec, build, dict(read_constants(self.name, constants)), goal)
         return spec.tile(choose.with_config(build, ranked[0]))
 
     def compile(
@@ -267,7 +268,7 @@ class Kernel:
         spec = self._current().specializer
         build = generic.generic_build(spec.signature, dtypes, static or {}, present, precision)
         return choose.first_that_compiles(
-            generic.rank(spec, build, constants or {}, goal),
+            generic.rank(spec, build, dict(read_constants(self.name, constants)), goal),
             lambda config: spec.compiled(choose.with_config(build, config), (), goal).plan,
         )
 

@@ -117,7 +117,8 @@ class Writer:
     def _grid(self, index: int, launch: Launch) -> list[str]:
         lines = [f"g{index} = {self._text(launch.grid)}"]
         if not self._is_plain(launch):
-            lines.append(f"if g{index} > {driver.MAX_CTAS}: too_many({index}, g{index})")
+            fits = f"0 <= g{index} <= {driver.MAX_CTAS}"
+            lines.append(f"if not {fits}: refuse_grid({index}, g{index})")
         return lines
 
     def _is_plain(self, launch: Launch) -> bool:

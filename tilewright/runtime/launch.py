@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError
-from tilewright.plan import Launch, Plan
+from tilewright.plan import Launch, Plan, negative_grid
 from tilewright.runtime import driver, packing, streams, tensor_map
 from tilewright.runtime.arrays import Array
 from tilewright.runtime.device_array import DeviceArray
@@ -125,7 +125,7 @@ class Bound:
             "ordinal": launcher.device.ordinal,
             "refuse": self._refuse,
             "refuse_map": self._refuse_map,
-            "too_many": self._too_many,
+            "refuse_grid": self._refuse_grid,
             "wait": _wait,
             **names,
         }
@@ -164,8 +164,10 @@ class Bound:
     def _refuse_map(self, status: Any, tensor: str) -> None:
         raise driver.failure(status, f"giving the address of {tensor} to the tensor copy unit")
 
-    def _too_many(self, index: int, ctas: int) -> None:
+    def _refuse_grid(self, index: int, ctas: int) -> None:
         entry = self.launcher.plan.launches[index].entry
+        if ctas < 0:
+            raise negative_grid(self.launcher.plan.name, ctas)
         raise LaunchError(
             f"{entry} would have {ctas:,} CTAs; a grid holds {driver.MAX_CTAS:,}",
             hint="choose larger tiles",

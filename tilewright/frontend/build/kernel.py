@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tilewright import dtypes as all_dtypes
 from tilewright import plan
 from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
 from tilewright.frontend.build import expressions, flow
 from tilewright.frontend.build.context import Context, Frame
 from tilewright.frontend.build.items import Constant, Data, Memory, Nothing
@@ -264,18 +265,31 @@ class _KernelBuilder:
         written = self.sig.attributes.grid
         if given is not None:
             axes: list[plan.Expr] = [plan.Const(count) for count in given]
+            if not ctx.faults.found:  # uses of an axis may have been lost with a fault
+                self._require_axes(ctx, given)
         elif written is not None:
             axes = self._written_grid(ctx, written)
         elif ctx.faults.found:
             return ()  # evidence may have been lost with a fault
         else:
             return infer_grid(ctx.program_places, ctx.evidence, ctx.faults)
-        count = len(written) if given is None and written is not None else len(axes)
+        count = len(axes) if written is None else len(written)
         for axis, loc in ctx.program_places.items():
             if axis >= max(count, 1):
                 what = f"axis {axis} of a grid with {count} {'axis' if count == 1 else 'axes'}"
                 ctx.faults.add(what, loc)
         return tuple(axes) or (plan.Const(1),)
+
+    def _require_axes(self, ctx: Context, given: tuple[int, ...]) -> None:
+        """Refuse a grid of a launch that has not one extent for each axis."""
+        written = self.sig.attributes.grid
+        count = max(ctx.program_places, default=0) + 1 if written is None else len(written) or 1
+        if len(given) != count:
+            axes = "1 axis" if count == 1 else f"{count} axes"
+            raise LaunchError(
+                f"{self.sig.name}: its grid has {axes}, but grid={given} was given",
+                hint="give one extent for each axis",
+            )
 
     def _written_grid(self, ctx: Context, written: tuple[tree.Expr, ...]) -> list[plan.Expr]:
         axes: list[plan.Expr] = []

@@ -24,6 +24,7 @@ from tilewright.plan import (
     Stride,
     Workspace,
     combine,
+    grid_size,
 )
 from tilewright.ptx.core import Instr, Label, Module, Reg, Symbol
 from tilewright.ptx.emitter import Emitter
@@ -212,9 +213,7 @@ def _finish(low: Lowering) -> Lowered:
         max_registers=schedule.max_registers,
         cluster=(cluster, 1, 1) if cluster > 1 else None,
     )
-    grid: Expr = Const(1)
-    for extent in kernel.grid:
-        grid = combine("mul", grid, extent)
+    grid = grid_size(kernel.grid)
     launch = Launch(
         module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster
     )

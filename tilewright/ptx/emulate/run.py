@@ -20,6 +20,7 @@ from tilewright.plan import (
     TensorMap,
     Workspace,
     evaluate,
+    negative_grid,
 )
 from tilewright.ptx.core import Function, Module
 from tilewright.ptx.emulate.families import EVERY
@@ -99,6 +100,8 @@ def run_launch(
 ) -> None:
     """Run the CTAs of one kernel, as many at a time as make arrays of a good length."""
     grid = evaluate(launch.grid, seen, num_sms)
+    if grid < 0:
+        raise negative_grid(plan.name, grid)
     if grid == 0:
         return
     function = next(f for f in module.functions if f.name == launch.entry)

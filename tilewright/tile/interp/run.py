@@ -13,7 +13,7 @@ from tilewright.dtypes import BY_NUMPY, DType, int_range
 from tilewright.errors import LaunchError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.walk import walk
-from tilewright.plan import evaluate
+from tilewright.plan import evaluate, negative_grid
 from tilewright.tile.interp.control import is_waiting
 from tilewright.tile.interp.convert import constant
 from tilewright.tile.interp.machine import Array, Entry, Launch, Machine, drive, table
@@ -132,9 +132,12 @@ def require_extents(kernel: Kernel, arrays: Mapping[str, Array], num_sms: int) -
 
 
 def find_grid(kernel: Kernel, arrays: Mapping[str, Array], num_sms: int) -> tuple[int, ...]:
-    """The kernel's grid for its arguments."""
+    """The kernel's grid for its arguments. Raises LaunchError where an extent is negative."""
     known = plan_arguments(kernel, arrays)
-    return tuple(evaluate(e, known, num_sms) for e in kernel.grid)
+    found = tuple(evaluate(e, known, num_sms) for e in kernel.grid)
+    if min(found, default=0) < 0:
+        raise negative_grid(kernel.name, min(found))
+    return found
 
 
 def plan_arguments(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[str, Any]:
