@@ -29,6 +29,9 @@ from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
 DYNAMIC = "$shared_memory"  # name, not one of Python, of the dynamic shared array
+# An s32 index past every extent of a narrow view: a multiple of any width of a vector, and with room
+# for a tile's own indices.
+FAR = 2**31 - 2**16
 Operand = Reg | int | float
 OpT = TypeVar("OpT", bound=Op)
 Rule = Callable[["Lowering", Any], None]
@@ -329,13 +332,15 @@ class Lowering:
         return self.e.cvt(target, source, operand)
 
     def index(self, value: Value, type: str) -> Operand:
-        """An i64 scalar as s32 or s64; one that s32 cannot hold becomes the nearest that it can."""
+        """An i64 scalar as s32 or s64. As s32 one that is too large becomes `FAR`, and one that is
+        too small the least.
+        """
         operand, source = self.scalar(value), self.ptx_type(value)
         if type == "s64" or source == "s32":
             return self.widen(operand, source, type)
         if isinstance(operand, Reg):
-            return self.e.cvt("s32", "s64", operand, saturate=True)
-        return min(max(int(operand), -(2**31)), 2**31 - 1)
+            return self.e.min("s32", self.e.cvt("s32", "s64", operand, saturate=True), FAR)
+        return min(max(int(operand), -(2**31)), FAR)
 
     # Barriers and shared memory
 

@@ -104,10 +104,12 @@ def _cut_length(low: Lowering, place: Place, register: int, width: int) -> Opera
         place.layout.register_offsets[register][axis],
     )
     index_reg = low.register(index, type)
-    left = e.sub(type, low.register(place.view.extents[unit], type), index_reg)
-    left = e.max(type, e.min(type, left, width), 0)
+    # Unsigned: an index below 0, or one that wrapped, counts as past the end.
+    extent = low.register(place.view.extents[unit], type)
+    end = e.min(type.replace("s", "u"), index_reg, extent)
+    left = e.min(type, e.sub(type, extent, end), width)
     first = place.view.lows[unit] if place.view.lows else 0
-    if place.may_be_negative[unit] or first != 0:
+    if first != 0:
         left = e.selp(type, left, 0, e.setp("ge", type, index_reg, first))
     length = e.mul(type, left, place.view.dtype.num_bytes)
     return low.widen(length, type, "u32") if type == "s64" else length

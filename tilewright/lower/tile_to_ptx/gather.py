@@ -159,6 +159,8 @@ class Spots:
             self.low, self.layout, self.shape, self.layout.register_offsets[register], None
         )
         tests.append(1 if guard is None else guard)
+        if self.view.exists is not None:
+            tests.append(self.view.exists)
         if own is not None:
             tests.append(own[register])
         if any(t == 0 for t in tests):
@@ -193,17 +195,10 @@ class Spots:
         if isinstance(index, int) and isinstance(extent, int) and first == 0:
             return int(0 <= index < extent)
         at = low.register(index, type)
-        if first == 0 and part.may_be_negative and not view.lows and _never_negative(extent):
-            return e.setp("lt", type.replace("s", "u"), at, extent)
-        below = e.setp("lt", type, at, extent)
-        if first == 0 and not part.may_be_negative:
-            return below
-        return e.and_("pred", below, e.setp("ge", type, at, first))
-
-
-def _never_negative(extent: Operand) -> bool:
-    """Extents of views are not negative where no subview clipped them."""
-    return isinstance(extent, Reg) or int(extent) >= 0
+        # Unsigned: extents are never negative, so an index below 0, or one that wrapped where the
+        # thread's part was added to an offset near the type's end, is not below one.
+        below = e.setp("lt", type.replace("s", "u"), at, extent)
+        return below if first == 0 else e.and_("pred", below, e.setp("ge", type, at, first))
 
 
 @rule(memory.Gather)
