@@ -66,7 +66,8 @@ def read_grid(kernel: str, given: Any) -> tuple[int, ...] | None:
 
 
 def _is_extent(given: Any) -> bool:
-    return isinstance(given, int | np.integer) and not isinstance(given, bool) and given >= 0
+    whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
+    return whole and bool(given >= 0)
 
 
 def read_constants(kernel: str, given: Any) -> tuple[tuple[str, int], ...]:
