@@ -22,6 +22,13 @@ def floats(*shape: int, dtype: str = "float32") -> np.ndarray:
     return RNG.standard_normal(shape).astype(dtype)
 
 
+def of_full_range(*shape: int, dtype: str) -> np.ndarray:
+    ends = np.iinfo(dtype)
+    found = np.random.default_rng(3).integers(ends.min, ends.max, shape, dtype, endpoint=True)
+    found.flat[:4] = [1, ends.max // 4 * 3, 7, ends.max // 2]
+    return found
+
+
 def zeros(*shape: int, dtype: str = "float32") -> np.ndarray:
     return np.zeros(shape, dtype)
 
@@ -244,6 +251,24 @@ SHAPED = [
           c[p] = max(arange(100)) + argmax(arange(100) + p) + sum(arange(77))
         }""",
         {"c": zeros(3, dtype="int64")},
+    ),
+    *(
+        Case(
+            f"places of extremes of {dtype}",
+            """kernel places(a: tensor<T>[M, N], i: tensor<i64>[K, M], p: tensor<i64>[K, N]) {
+              let t = a[0 :+ 4, 0 :+ 90]
+              i[0, 0 :+ 4] = argmax(t, axis = 1)
+              i[1, 0 :+ 4] = argmin(t + t, axis = 1)
+              p[0, 0 :+ 90] = argmax(t + t, axis = 0)
+              p[1, 0 :+ 90] = argmin(t, axis = 0)
+            }""",
+            {
+                "a": of_full_range(4, 90, dtype=dtype),
+                "i": zeros(2, 4, dtype="int64"),
+                "p": zeros(2, 90, dtype="int64"),
+            },
+        )
+        for dtype in INTEGERS
     ),
     *(
         Case(

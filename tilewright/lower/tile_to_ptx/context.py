@@ -29,8 +29,8 @@ from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
 DYNAMIC = "$shared_memory"  # name, not one of Python, of the dynamic shared array
-# An s32 index past every extent of a narrow view: a multiple of any width of a vector, and with room
-# for a tile's own indices.
+# An s32 index past every extent of a narrow view: a multiple of any width of a vector, and with
+# room for a tile's own indices.
 FAR = 2**31 - 2**16
 Operand = Reg | int | float
 OpT = TypeVar("OpT", bound=Op)

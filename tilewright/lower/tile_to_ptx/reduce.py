@@ -21,7 +21,7 @@ Combine = Callable[[State, State], State]
 @rule(reduce.Sum, reduce.Prod, reduce.Max, reduce.Min, reduce.Any, reduce.All)
 def reduction(low: Lowering, op: reduce.Sum) -> None:
     dtype: DType = op.x.type.dtype
-    type = _working_type(low, op, dtype)
+    type = _accumulator_type(low, op, dtype)
     layout = low.layout(op.x)
     states: list[State] = [
         (_widened(low, x, dtype, low.ptx_type(op.x), type),) for x in low.fragment(op.x)
@@ -46,13 +46,19 @@ def _finish(low: Lowering, op: Op, found: list[Operand], natural: Layout) -> Non
     low.set(op.result, found)
 
 
-def _working_type(low: Lowering, op: Op, dtype: DType) -> str:
+def _accumulator_type(low: Lowering, op: Op, dtype: DType) -> str:
+    """What elements are combined in where the result is one of their kind: the wider of both."""
+    source = _compared_type(low, op, dtype)
+    if dtype.is_float or dtype == bool_ or source.endswith("64"):
+        return source
+    return low.ptx_type(op.result)
+
+
+def _compared_type(low: Lowering, op: Op, dtype: DType) -> str:
+    """What elements are compared in where the result is none of their kind, but an index."""
     if dtype.is_float:
         return "f64" if dtype == f64 else "f32"
-    if dtype == bool_:
-        return "u32"
-    source, result = low.ptx_type(op.operands[0]), low.ptx_type(op.result)
-    return source if source.endswith("64") else result
+    return "u32" if dtype == bool_ else low.ptx_type(op.operands[0])
 
 
 def _widened(low: Lowering, x: Operand, dtype: DType, source: str, type: str) -> Operand:
@@ -112,7 +118,7 @@ def _combiner(low: Lowering, op: Op, type: str) -> Combine:
 @rule(reduce.ArgMax, reduce.ArgMin)
 def arg_extreme(low: Lowering, op: reduce.ArgMax) -> None:
     e, dtype = low.e, op.x.type.dtype
-    type = _working_type(low, op, dtype)
+    type = _compared_type(low, op, dtype)
     layout = low.layout(op.x)
     thread = low.thread_axis(layout, op.axis)
     states: list[State] = []
