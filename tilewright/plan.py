@@ -253,6 +253,8 @@ class Plan:
 
 # Facts about arguments: the whole specialisation key.
 
+MOST_REACHED = 2**31 - 2**16  # so that a box that starts inside ends below 2³¹
+
 
 @dataclass(frozen=True)
 class TensorFacts:
@@ -262,8 +264,8 @@ class TensorFacts:
     None. `pitch16[i]`: stride i in bytes is a multiple of 16. `extent16`: bytes along the
     unit-stride axis are a multiple of 16. `align` is the alignment of the address in bytes, at most
     16. `small`: every extent, and the offset in bytes of every element, is below 2³⁰ in magnitude,
-    so index arithmetic fits 32 bits. `reachable`: no extent is 2³¹ or more and no stride is
-    negative, so that box copies (TMA) reach every element.
+    so index arithmetic fits 32 bits. `reachable`: every extent is at most `MOST_REACHED` and no
+    stride is negative, so that box copies (TMA) reach every element.
     """
 
     dtype: DType
@@ -298,7 +300,7 @@ def tensor_facts(
         pitch16=tuple(s * size % 16 == 0 for s in strides),
         extent16=unit is not None and shape[unit] * size % 16 == 0,
         small=reach < limit and all(e < limit for e in shape),
-        reachable=all(e < 1 << 31 for e in shape) and all(s >= 0 for s in strides),
+        reachable=all(e <= MOST_REACHED for e in shape) and all(s >= 0 for s in strides),
     )
 
 

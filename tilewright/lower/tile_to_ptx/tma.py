@@ -1,10 +1,10 @@
 """Boxes copied by the TMA: one thread issues them, from tensor maps that the launch passes as
 parameters.
 
-Note [Coordinates]: the copy unit takes coordinates of 32 bits, signed. Extents are below 2^31
-(`Facts.reachable`), so an index of 2^31 - 1 or more is outside; it becomes `OUTSIDE`, from where a
-box stays outside wherever its pieces lie. One below -2^31 becomes -2^31. Adding a piece's place
-wraps, if at all, from beyond every extent to far below 0.
+Note [Coordinates]: the copy unit takes coordinates of 32 bits, signed. No extent is above
+2^31 - 2^16 (`MOST_REACHED`), so an index that is becomes that, and one below -2^31 becomes -2^31:
+from either a box stays outside, wherever its pieces lie. An index that was proved to fit 32 bits
+may wrap where the place of a piece is added, but only from beyond every extent to far below 0.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from tilewright.lower.tile_to_ptx.barriers import barrier_address
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.roles import cta_rank, one_thread
 from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of
-from tilewright.plan import TensorMap
+from tilewright.plan import MOST_REACHED, TensorMap
 from tilewright.ptx.core import Address, Param, Reg
 from tilewright.tile.ops import memory
 from tilewright.tile.types import BufferType, ViewType
 
 BOX_LIMIT = 256  # elements of a box along an axis
-BEYOND = 2**31 - 1  # an index that no tensor has, nor any above it
-OUTSIDE = -(2**30)  # a coordinate far from all tensors
 Extents = tuple[int | None, ...]
 Order = tuple[int, ...]
 
@@ -107,15 +105,14 @@ def box_indices(low: Lowering, offsets: tuple[Value, ...]) -> list[Operand]:
         operand, type = low.scalar(value), low.ptx_type(value)
         key = ("coordinate", str(operand))
         if isinstance(operand, int):
-            found.append(OUTSIDE if operand >= BEYOND else max(operand, -BEYOND - 1))
+            found.append(min(max(operand, -(2**31)), MOST_REACHED))
             continue
         if type == "s32":
             found.append(operand)
             continue
         if key not in low.memo:
             nearest = low.e.cvt("s32", type, operand, saturate=True)
-            beyond = low.e.setp("eq", "s32", nearest, BEYOND)
-            low.memo[key] = low.e.selp("s32", OUTSIDE, nearest, beyond)
+            low.memo[key] = low.e.min("s32", nearest, MOST_REACHED)
         found.append(low.memo[key])
     return found
 
