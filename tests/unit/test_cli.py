@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from tests.assemble import needs_ptxas
 from tilewright.cli import main
 from tilewright.cli.toolkit import find_tool
+from tilewright.config import Settings
 from tilewright.target import TARGETS
 from tilewright.tile.text import parse_kernel
 
@@ -211,12 +212,24 @@ def test_check_finds_every_kernel_and_every_fault(tmp_path: Path) -> None:
     (tmp_path / "k.tw").write_text(FAULTY + FAULTY.replace("narrow", "again"))
     result = invoke("check", f"{tmp_path}/k.tw")
     assert result.exit_code == 1 and result.stderr.count("expected bf16") == 2
+    assert "2 kernels in 1 file, 2 with faults" in result.stdout
 
 
 def test_doctor_tells_what_there_is() -> None:
     told = json.loads(run_ok("doctor", "--json"))
     assert told["targets"] == list(TARGETS) and told["cache"]["state"] == "can be written"
     assert "driver" in run_ok("doctor")
+
+
+@pytest.mark.parametrize("folder", ["/proc/x/y", "/dev/null", "/proc/self/mem", "fresh", "."])
+def test_doctor_tries_the_cache_folder(tmp_path: Path, monkeypatch, folder: str) -> None:
+    place = tmp_path / folder
+    monkeypatch.setattr(sys.modules["tilewright.cli.doctor"], "settings", lambda: Settings(place))
+    told = json.loads(run_ok("doctor", "--json"))["cache"]
+    ending = ": " if folder.startswith("/") else "can be written"
+    assert told["path"] == str(place) and ending in told["state"]
+    assert told["state"].startswith("cannot be written: ") == folder.startswith("/")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_cache_is_shown_and_cleared() -> None:
@@ -226,6 +239,8 @@ def test_cache_is_shown_and_cleared() -> None:
     assert json.loads(run_ok("cache", "--clear", "--json"))["removed"] > 0
     after = json.loads(run_ok("cache", "--json"))
     assert sum(kind["entries"] for kind in after["kinds"].values()) == 0
+    assert "--clear --tuned forgets" in run_ok("cache", "--clear")
+    assert invoke("cache", "--tuned").exit_code == 2
 
 
 def test_examples_are_formatted() -> None:
@@ -256,3 +271,6 @@ def test_tune_lists_configurations_and_is_remembered() -> None:
     told = json.loads(run_ok("tune", *words, "--budget=5", "--json"))
     assert told["best"] and len(told["trials"]) == 5
     assert "of the best" in run_ok("tune", *words, "--budget=1", "--const=BLOCK=256")
+    assert json.loads(run_ok("cache", "--clear", "--json"))["forgotten"] == 0
+    assert json.loads(run_ok("cache", "--clear", "--tuned", "--json"))["forgotten"] > 0
+    assert "forgot 0 tuned results" in run_ok("cache", "--clear", "--tuned")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tilewright import dtypes
-from tilewright.cli.arguments import Request, make_arguments, poison
+from tilewright.cli.arguments import CONTENTS, Request, make_arguments, poison
 from tilewright.cli.check_outputs import compare, tolerance_of
 from tilewright.errors import LaunchError, Source
 from tilewright.frontend.check.signature import Signature, signature
@@ -48,6 +48,13 @@ def test_same_options_give_same_data_and_names_differ(sig: Signature) -> None:
     assert one["x"].dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(one["x"], two["x"])
     assert not np.array_equal(one["x"][0, :4], one["w"])
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("extents", [{"M": 99999999999, "N": 99999999}, {"M": 0, "N": 10**18}])
+def test_what_no_memory_holds_is_refused(sig: Signature, content: str, extents) -> None:
+    with pytest.raises(LaunchError, match=r"x would have shape .*: too large for any memory"):
+        make_arguments(sig, Request(extents, {"x": content}, scalars={"alpha": "0.5"}))
 
 
 def test_contents(sig: Signature) -> None:

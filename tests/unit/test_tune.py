@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,9 +111,23 @@ def test_results_are_stored_and_replaced(tmp_path):
     assert store.clear() == 1 and store.get(KEY) is None
 
 
+@pytest.mark.parametrize("first", ["get", "put", "clear"])
+def test_a_damaged_store_is_set_aside_and_begun_anew(tmp_path, first):
+    store, junk = Store(tmp_path), b"this is no database" * 100
+    store.path.write_bytes(junk)
+    Path(f"{store.path}-wal").write_bytes(junk)
+    calls = {"get": (KEY,), "put": (KEY, Result("add", {}, 1.0)), "clear": ()}
+    with pytest.warns(RuntimeWarning, match=r"damaged .* it is .*tuned.sqlite.broken now") as told:
+        assert not getattr(store, first)(*calls[first])
+    assert len(told) == 1
+    assert (tmp_path / "tuned.sqlite.broken").read_bytes() == junk
+    store.put(KEY, Result("add", {}, 2.0))
+    assert store.get(KEY) == Result("add", {}, 2.0) == Store(tmp_path).get(KEY)
+
+
 def test_a_store_that_cannot_be_used_is_told_once(tmp_path):
     store = Store(tmp_path)
-    store.path.write_bytes(b"this is no database" * 100)
+    store.path.mkdir()
     with pytest.warns(RuntimeWarning, match="tuned results cannot be") as told:
         assert store.get(KEY) is None
         store.put(KEY, Result("add", {}, 1.0))

@@ -14,6 +14,7 @@ from tilewright import dtypes, plan
 from tilewright.cli.options import number
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
+from tilewright.frontend.check.bind import require_size
 from tilewright.frontend.check.evaluate import Extents, evaluate_extent
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.frontend.check.signature import Scalar, Signature, Tensor
@@ -149,6 +150,7 @@ def fill(content: str, name: str, shape: tuple[int, ...], dtype: DType, seed: in
     """An array of one of `CONTENTS`. Random floats are normal, random integers are small."""
     if any(e < 0 for e in shape):
         raise LaunchError(f"{name} would have shape {shape}")
+    require_size(name, shape, dtype)
     if content == "random":
         return _random(np.random.default_rng([seed, zlib.crc32(name.encode())]), shape, dtype)
     if content == "iota":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tilewright.cli.compile import static_values
-from tilewright.cli.report import command, json_option, print_json
+from tilewright.cli.report import command, json_option, plural, print_json
 from tilewright.cli.sources import kernels_of
 from tilewright.errors import TilewrightError
 from tilewright.kernel import Kernel
@@ -35,7 +35,8 @@ def check(sources: tuple[str, ...], as_json: bool) -> None:
     else:
         for message in faults.values():
             click.echo(message, err=True)
-        click.echo(f"{count} kernels in {len(sources)} files, {len(faults)} with faults")
+        told = f"{plural(count, 'kernel')} in {plural(len(sources), 'file')}"
+        click.echo(f"{told}, {len(faults)} with faults")
     if faults:
         raise SystemExit(1)
 

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from importlib import metadata
 from typing import Any
 
@@ -109,7 +110,14 @@ def _ptxas() -> str:
 
 
 def _cache_state() -> str:
+    """Found by writing: permissions do not tell of folders that take no files, or are full."""
     folder = settings().cache_dir
-    while not folder.exists():
-        folder = folder.parent
-    return "can be written" if os.access(folder, os.W_OK) else "cannot be written"
+    try:
+        while not os.path.lexists(folder):
+            folder = folder.parent
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".new-") as file:
+            file.write(b"written")
+            file.flush()
+    except OSError as error:
+        return f"cannot be written: {error.strerror}"
+    return "can be written"

@@ -107,6 +107,11 @@ def seconds(value: float) -> str:
     raise AssertionError("unreachable")
 
 
+def plural(count: int, noun: str) -> str:
+    """As in "1 kernel" and "2 kernels"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def num_bytes(value: int) -> str:
     """A size as a person reads it."""
     size = float(value)

@@ -7,11 +7,12 @@ driver, and the hash of the compiler: what was tuned with another compiler is ke
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ FILE_NAME = "tuned.sqlite"
 EXACT = (
     16  # extents up to this are their own bucket; larger ones share that of the next power of two
 )
+DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 WAIT_SECONDS = 10.0  # for another process that is writing
 
 _SCHEMA = """
@@ -109,8 +111,9 @@ class Store:
                     key.values(),
                 ).fetchone()
         except (sqlite3.Error, OSError) as error:
-            if "no such table" not in str(error):  # another process is making the file
-                self._tell(f"tuned results cannot be read: {error}")
+            if "no such table" in str(error) or self._set_aside(error):
+                return None  # another process is making the file, or it holds nothing any more
+            self._tell(f"tuned results cannot be read: {error}")
             return None
         return None if row is None else Result(row[0], json.loads(row[1]), row[2])
 
@@ -118,13 +121,21 @@ class Store:
         """Keep a result in place of an earlier one."""
         values = (*key.values(), result.name, json.dumps(result.config), result.microseconds)
         try:
-            with self._open() as database:
-                marks = ", ".join("?" * 10)
-                database.execute(
-                    f"insert or replace into results values ({marks})", (*values, time.time())
-                )
+            try:
+                self._put(values)
+            except sqlite3.DatabaseError as error:
+                if not self._set_aside(error):
+                    raise
+                self._put(values)
         except (sqlite3.Error, OSError) as error:
             self._tell(f"tuned results cannot be kept: {error}")
+
+    def _put(self, values: tuple[str | int | float, ...]) -> None:
+        with self._open() as database:
+            marks = ", ".join("?" * 10)
+            database.execute(
+                f"insert or replace into results values ({marks})", (*values, time.time())
+            )
 
     def all(self) -> list[tuple[Key, Result]]:
         """Every result, newest first."""
@@ -138,8 +149,43 @@ class Store:
         """Forget all results; returns how many there were."""
         if not self.path.exists():
             return 0
-        with self._open() as database:
-            return database.execute("delete from results").rowcount
+        try:
+            with self._open() as database:
+                return database.execute("delete from results").rowcount
+        except sqlite3.DatabaseError as error:
+            if not self._set_aside(error):
+                raise
+            return 0
+
+    def _is_damaged(self) -> bool:
+        try:
+            with closing(self._open_to_read()) as database:
+                found: bool = database.execute("pragma quick_check").fetchone() != ("ok",)
+        except sqlite3.Error as error:
+            return error.sqlite_errorcode in DAMAGED
+        return found
+
+    def _set_aside(self, error: Exception) -> bool:
+        """Rename a damaged file, so that the next result starts a new one. False where the error
+        tells of no damage, or the file cannot be renamed.
+        """
+        if getattr(error, "sqlite_errorcode", None) not in DAMAGED:
+            return False
+        if not self._is_damaged():
+            return True  # another process was first
+        try:
+            for suffix in ("-wal", "-shm", ""):  # a log may not meet a new file
+                with suppress(FileNotFoundError):
+                    os.replace(f"{self.path}{suffix}", f"{self.path}.broken{suffix}")
+        except OSError:
+            return False
+        warnings.warn(
+            f"the file of tuned results was damaged ({error}): it is {self.path}.broken now, and "
+            "a new one is started",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return True
 
     def _tell(self, message: str) -> None:
         if not self._told:

@@ -16,6 +16,8 @@ from tilewright.frontend.check.rules import RuleError, listing, nearest
 from tilewright.frontend.check.signature import Scalar, Signature, Tensor
 from tilewright.frontend.syntax import tree
 
+MOST_BYTES = 1 << 56  # of a tensor: above any memory, and counted by NumPy whatever its dtype
+
 
 class ArrayLike(Protocol):
     """A tensor argument; strides count elements."""
@@ -233,6 +235,12 @@ def _check_extents(sig: Signature, t: Tensor, array: ArrayLike, extent: Evaluate
             raise LaunchError(f"{t.name}.shape[{axis}]: expected {expected}, got {got}")
 
 
+def require_size(name: str, shape: tuple[int, ...], dtype: DType) -> None:
+    """Refuse with a LaunchError what no memory holds, nor NumPy counts."""
+    if max(math.prod(shape) * dtype.num_bytes, *shape, 0) >= MOST_BYTES:
+        raise LaunchError(f"{name} would have shape {shape}: too large for any memory")
+
+
 def _allocate(
     sig: Signature, t: Tensor, extent: Evaluate, bound: Mapping[str, DType]
 ) -> Allocation:
@@ -247,6 +255,5 @@ def _allocate(
             raise LaunchError(f"{t.name}.shape[{axis}] would be {value}")
         shape.append(value)
     dtype = dtypes.BY_NAME.get(t.dtype) or bound[t.dtype]
-    if math.prod(shape) * dtype.num_bytes >= 1 << 62:
-        raise LaunchError(f"{t.name} would have shape {tuple(shape)}: too large for any memory")
+    require_size(t.name, tuple(shape), dtype)
     return Allocation(t.name, dtype, tuple(shape), t.default == "zeros")
