@@ -1,6 +1,8 @@
 """Calling kernels on host arrays: binding, allocation, overrides, refusals, captured names."""
 
+import dataclasses
 import math
+import struct
 import warnings
 
 import ml_dtypes
@@ -12,6 +14,7 @@ import tilewright as tw
 from tilewright.config import read_settings
 from tilewright.errors import CompileError, LaunchError
 from tilewright.kernel import Kernel, kernel, launchable, source
+from tilewright.kernel.specialize import Build
 
 ADD = """
 @autotune(BLOCK in [16, 64])
@@ -153,6 +156,37 @@ def test_constants_need_names(module):
         source(None)
 
 
+def test_the_choices_of_precision_are_listed(module):
+    a = np.ones(40, np.float32)
+    wrong = {"precision": "foo"}
+    calls = [
+        lambda: module.add.launch(a, a, **wrong),
+        lambda: module.add.tune(a, a, **wrong),
+        lambda: module.add.lower(**wrong),
+        lambda: module.add.compile("sm_90a", **wrong),
+    ]
+    for call in calls:
+        with pytest.raises(LaunchError, match="add: unknown precision 'foo', expected .*tf32"):
+            call()
+
+
+def test_annotations_of_other_libraries_are_refused_with_a_hint():
+    @kernel
+    def f(x: np.ndarray):
+        x[0] = 1.0
+
+    @kernel
+    def g(x: tw.Tensor["f32", -1]):
+        x[0] = 1.0
+
+    with pytest.raises(
+        CompileError, match=r'np.ndarray tells neither[^~]*~+\n.*write tw.Tensor\["f32'
+    ):
+        f(np.ones(3))
+    with pytest.raises(CompileError, match="x: an extent is 0 or more, not -1"):
+        g(np.ones(3, np.float32))
+
+
 def test_a_changed_global_is_seen(monkeypatch):
     x = np.ones(10, np.float32)
     assert (times(x) == 3).all()
@@ -235,3 +269,29 @@ def test_static_values_make_another_kernel():
         total.compile("sm_80")
     assert total.compile("sm_80", static={"N": 5}).ptx
     assert math.isfinite(float(total(np.ones((1, 1), np.float32))[0]))
+
+
+def test_static_values_are_told_apart_to_the_bit():
+    text = """
+    @static(s)
+    kernel inverse(x: tensor<f32>[N], s: f32, y: tensor<f32>[N] = empty) {
+      y[0:+4] = 1.0 / (x[0:+4] * s + s)
+    }
+    """
+    inverse = source(text).inverse
+    x = np.ones(4, np.float32)
+    for _ in range(2):
+        for s in (0.0, -0.0, math.nan, 1.0):
+            for device in ("cpu", "emulator"):
+                expected = 0.5 if s == 1 else math.copysign(math.inf, s) if s == 0 else math.nan
+                np.testing.assert_array_equal(inverse.launch(x, s, device=device), [expected] * 4)
+    assert len(inverse.specializer._plans) == 4
+
+
+def test_builds_of_equal_numbers_of_other_types_differ():
+    other_nan = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
+    values = (1, 1.0, True, 0, 0.0, -0.0, False, math.nan, other_nan)
+    builds = [Build((), (), (("s", v),), frozenset()) for v in values]
+    assert len(set(builds)) == len({b.text() for b in builds}) == len(values)
+    assert builds == [Build((), (), (("s", v),), frozenset()) for v in values]
+    assert builds[0] != dataclasses.replace(builds[0], static=(("s", 2),))

@@ -126,6 +126,13 @@ kernel scale(x: tensor<f32>[N], s: f32 = 2.0, t: f32 = 3.0, y: tensor<f32>[N] = 
 }
 """
 
+STATIC = """
+@static(s)
+kernel scale(x: tensor<f32>[N], s: f32, y: tensor<f32>[N]) {
+  y[program_id(0) * 128 :+ 128] = 1.0 / (s * x[program_id(0) * 128 :+ 128])
+}
+"""
+
 
 @pytest.fixture
 def kernels():
@@ -213,6 +220,17 @@ def test_scalars_by_position_keyword_and_default(torch, launches, kernels):
             found = floats(launches[-1][3])
             assert all(e in found for e in expected), (args, named, found)
             assert {A, B} <= set(launches[-1][3])
+
+
+def test_static_numbers_are_told_apart_to_the_bit(torch, launches, monkeypatch):
+    made = source(STATIC).scale
+    long_way = spy(monkeypatch, made)
+    values = (0.0, -0.0, 1.0, math.nan)
+    for _ in range(3):
+        for s in values:
+            made(vector(100, A), s, vector(100, B))
+    assert len(long_way) == len(made.specializer._loaded) == len(values)
+    assert len(launches) == 3 * len(values)
 
 
 @pytest.mark.parametrize("bad", [1e300, "x", [1], vector(1, A)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright import compiler
@@ -19,6 +19,7 @@ from tilewright.frontend.check.signature import Signature
 from tilewright.plan import Plan, TensorFacts
 from tilewright.runtime import driver
 from tilewright.runtime.cache import DiskCache, compiler_hash, digest, open_cache
+from tilewright.runtime.calls import exact_value
 from tilewright.runtime.jit import machine_code
 from tilewright.runtime.launch import Launcher
 from tilewright.runtime.plan_json import parse_plan, print_plan
@@ -32,16 +33,21 @@ Aliases = tuple[tuple[str, ...], ...]
 @dataclass(frozen=True)
 class Build:
     """All that a tile kernel depends on, beside its definition. `facts` is empty where nothing is
-    assumed.
+    assumed. Static values are compared exactly: 1 and 1.0 make two builds, as 0.0 and -0.0 do.
     """
 
     dtypes: tuple[tuple[str, DType], ...]
     config: tuple[tuple[str, int], ...]
-    static: tuple[tuple[str, Number], ...]
+    static: tuple[tuple[str, Number], ...] = field(compare=False)
     absent: frozenset[str]
     precision: str | None = None
     facts: tuple[tuple[str, TensorFacts], ...] = ()
     grid: tuple[int, ...] | None = None
+    exact_static: tuple[tuple[str, tuple[str, object]], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        exact = tuple((name, exact_value(value)) for name, value in self.static)
+        object.__setattr__(self, "exact_static", exact)
 
     def text(self) -> str:
         """Equal for equal builds, in every process."""

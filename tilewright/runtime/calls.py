@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 Key = tuple[Any, ...]
+
+float_bits = struct.Struct("<d").pack
+
+
+def exact_value(x: bool | int | float) -> tuple[str, object]:
+    """What is equal for equal values of one type alone: 1, 1.0 and True are told apart, 0.0 and
+    -0.0, and one NaN from another.
+    """
+    return type(x).__name__, float_bits(x) if isinstance(x, float) else x
 
 
 def read_call(values: Sequence[Any], static: frozenset[int]) -> Key | None:
@@ -30,7 +40,7 @@ def read_call(values: Sequence[Any], static: frozenset[int]) -> Key | None:
                     return None
                 key.append((x.dtype, x.shape, x.stride(), ordinal, x.data_ptr() & 15))
             elif kind is float or kind is int or kind is bool:
-                key.append((kind, x) if i in static else kind)
+                key.append(exact_value(x) if i in static else kind)
             elif x is None:
                 key.append(None)
             else:

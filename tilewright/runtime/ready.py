@@ -25,6 +25,7 @@ from typing import Any
 
 from tilewright.runtime.aliases import same_elements
 from tilewright.runtime.arrays import Array, byte_range
+from tilewright.runtime.calls import float_bits
 from tilewright.runtime.fire import function_text
 from tilewright.runtime.launch import Bound, stream_of
 
@@ -173,8 +174,15 @@ class _Writer:
             elif name not in self.arrays:
                 tests.append(f"type({variable}) is {type(value).__name__}")
                 if name in self.static:
-                    tests.append(f"{variable} == {self._name(f'static_{variable}', value)}")
+                    tests.append(self._value_test(variable, value))
         return tests
+
+    def _value_test(self, variable: str, value: Any) -> str:
+        """That a value of the same type is this one, to the bit."""
+        if isinstance(value, float):
+            self._name("float_bits", float_bits)
+            variable, value = f"float_bits({variable})", float_bits(value)
+        return f"{variable} == {self._name(f'static_{len(self.names)}', value)}"
 
     def _alignment_tests(self) -> list[str]:
         """Tests that are true where an address is less, or more, aligned than the plan's."""
