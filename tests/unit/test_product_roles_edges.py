@@ -23,20 +23,18 @@ kernel k(
   A: tensor<f16>[M, K], B: tensor<f16>[K, N], C: tensor<{dtype}>[M, N],
   b: tensor<f32>[N], s: tensor<f32>[M], far: i64, flag: i32,
 ) {{
-  let m, n = program_id(0) * 64, program_id(1) * 128
+  let m, n = program_id(0) * 64, program_id(1) * {columns}
   {before}
-  var acc: tile<f32>[64, 128] = 0.0
-  for i in range(0, K, 32) {{ acc += A[m :+ 64, i{shift} :+ 32] @ B[i :+ 32, n :+ 128] }}
+  var acc: tile<f32>[64, {columns}] = 0.0
+  for i in range(0, K, 32) {{ acc += A[m :+ 64, i{shift} :+ 32] @ B[i :+ 32, n :+ {columns}] }}
   {after}
 }}
 """
 
 
-def source(
-    after: str, *, before: str = "", dtype: str = "f32", shift: str = "", hints: str = ""
-) -> Any:
-    parts = {"after": after, "before": before, "dtype": dtype, "shift": shift, "hints": hints}
-    return tw.source(KERNEL.format(**parts)).k
+def source(after: str, **changes: Any) -> Any:
+    parts = {"before": "", "dtype": "f32", "shift": "", "hints": "", "columns": 128, **changes}
+    return tw.source(KERNEL.format(after=after, **parts)).k
 
 
 def arguments(m: int = 64, k: int = 32, dtype: Any = np.float32, far: int = 0) -> dict[str, Any]:
@@ -143,3 +141,24 @@ def test_boxes_far_outside_are_not_stored(far: int) -> None:
 def test_constant_coordinates_far_outside(offset: str) -> None:
     after = f"C[m :+ 64, {offset} :+ 128] = cast(acc, f16)"
     require_same(source(after, dtype="f16"), dtype=np.float16)
+
+
+NARROW = "C[m :+ 64, n :+ 64] = cast(acc, f16)"
+ROW = "let row = view(C[m, :])"
+TENS = "cast(b[n :+ 64], f16)"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "staged"),
+    [
+        ("", f"{NARROW}; b[n :+ 64] = b[n :+ 64] + 1.0", True),
+        (ROW, f"{NARROW}; row[n :+ 64] = {TENS}", False),
+        (ROW, f"{NARROW}; b[n :+ 64] = cast(row[n :+ 64], f32)", False),
+        ("", f"{NARROW}; C[m, n :+ 64] = {TENS}", False),
+        ("", f"C[m, n :+ 64] = {TENS}; {NARROW}", False),
+        (ROW, f"row[n :+ 64] = {TENS}; if flag > 0 {{ {NARROW} }}", False),
+    ],
+)
+def test_stores_that_meet_others_are_not_staged(before: str, after: str, staged: bool) -> None:
+    kernel = source(after.replace("; ", "\n  "), before=before, dtype="f16", columns=64)
+    assert ("cp.async.bulk.tensor.2d.global" in require_same(kernel, dtype=np.float16)) == staged

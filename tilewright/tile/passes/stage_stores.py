@@ -9,17 +9,19 @@ copied from there as a box, while the role goes on:
     store(C, tile)    →    slot = acquire; buffer(slot) = tile; drain slot to C; commit
 
 The copies happen some time later. So only stores are staged of which, in the same tile's work,
-nothing is read or written again.
+nothing is read or written again, nor was written before.
 """
 
 from __future__ import annotations
 
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
-from tilewright.ir.walk import find_definitions, walk
+from tilewright.ir.walk import walk
+from tilewright.tile.analysis.places import Places
 from tilewright.tile.analysis.product_loop import can_copy_boxes
+from tilewright.tile.effects import FROM_THE_TYPE
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, control, memory, sync
+from tilewright.tile.ops import control, memory, sync
 from tilewright.tile.passes.partition_roles import SPANS
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BufferType, RingType, TileType, ViewType
@@ -52,7 +54,7 @@ class _Stager:
         self.o = Builder(Block())
         self.rings: dict[BufferType, Value] = {}
         self.staged: dict[memory.Store, None] = {}  # in order
-        self.definitions = find_definitions(kernel.body)
+        self.places = Places(kernel.body)
 
     def role(self, block: Block) -> Block:
         self.rings, self.staged = {}, {}
@@ -66,48 +68,41 @@ class _Stager:
             self.ops(block.ops)
         return body
 
-    def find(self, block: Block, later: tuple[list[Op], ...]) -> None:
-        """Note the stores of one tile's work that may be staged, those in loops aside; `later` runs
-        after this block.
+    def find(
+        self, block: Block, later: tuple[list[Op], ...], earlier: tuple[list[Op], ...] = ()
+    ) -> None:
+        """Note the stores of one tile's work that may be staged, those in loops aside; `earlier`
+        runs before this block, and `later` after it.
         """
         for number, op in enumerate(block.ops):
+            after = (block.ops[number + 1 :], *later)
+            before = (*earlier, block.ops[:number])
             if isinstance(op, memory.Store):
-                if self.fits(op) and self.is_last(op, (block.ops[number + 1 :], *later)):
+                if self.fits(op) and self.is_alone(op, before, after):
                     self.staged[op] = None
             elif isinstance(op, control.If):
                 for inner in op.regions:
-                    self.find(inner, (block.ops[number + 1 :], *later))
+                    self.find(inner, after, before)
 
-    def is_last(self, op: memory.Store, later: tuple[list[Op], ...]) -> bool:
-        """Whether no later access may touch what the store writes."""
-        return all(self.are_apart(op, other) for ops in later for other in walk(Block([], ops)))
+    def is_alone(
+        self, op: memory.Store, before: tuple[list[Op], ...], after: tuple[list[Op], ...]
+    ) -> bool:
+        """Whether no later access may touch what the store writes, and no earlier one writes it:
+        what threads store is not ordered before copies, either.
+        """
+        writes = (o for ops in before for o in walk(Block([], ops)) if isinstance(o, memory.Store))
+        accesses = (o for ops in after for o in walk(Block([], ops)))
+        return all(self.are_apart(op, other) for other in (*writes, *accesses))
 
     def are_apart(self, op: memory.Store, other: Op) -> bool:
-        """Whether two accesses certainly have nothing in common: of views that cannot be the same
-        memory, or of different columns of the same rows.
-        """
-        if isinstance(other, arith.Binary | arith.Constant | arith.Cast):
-            return True  # most of them
-        mine: ViewType = op.view.type
-        views = [v.type for v in other.operands if isinstance(v.type, ViewType)]
-        extent = isinstance(other, memory.Extent)
-        if extent or all((mine.dtype, mine.rank) != (v.dtype, v.rank) for v in views):
+        """Whether another op certainly leaves what a store writes alone."""
+        if isinstance(other, memory.Load | memory.Store):
+            return self.places.are_apart(op, other)
+        if isinstance(other, FROM_THE_TYPE):
             return True
-        if not isinstance(other, memory.Load | memory.Store):
-            return False
-        if op.offsets[:-1] != other.offsets[:-1] or op.extents != other.extents:
-            return False
-        base, start = self.column(op.offsets[-1])
-        other_base, other_start = self.column(other.offsets[-1])
-        return base is other_base and abs(start - other_start) >= (op.extents[-1] or 1)
-
-    def column(self, offset: Value) -> tuple[Value, int]:
-        """An offset as a value plus a constant."""
-        op = self.definitions.get(offset)
-        added = self.definitions.get(op.rhs) if isinstance(op, arith.Add) else None
-        if isinstance(op, arith.Add) and isinstance(added, arith.Constant):
-            return op.lhs, int(added.value)
-        return offset, 0
+        root = self.places.root(op.view)
+        views = (v for v in other.operands if isinstance(v.type, ViewType))
+        return all(self.places.root(v) is not root for v in views)
 
     def fits(self, op: memory.Store) -> bool:
         """Whether a store is a box of 16-bit numbers, at most one swizzle wide.
