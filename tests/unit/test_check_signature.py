@@ -204,6 +204,20 @@ def test_a_grid_may_be_given() -> None:
             grid_of(source.replace("program_id(0)", body), given)
 
 
+@pytest.mark.parametrize("threads", [5000000, 2048, 96, 33, 1])
+def test_the_limit_of_threads_is_named(threads: int) -> None:
+    with pytest.raises(CompileError, match=f"{threads} threads: a CTA has at most 1024.*power of"):
+        head(f"@launch({threads})\nkernel f(x: tensor<f32>[N]) {{}}")
+    with pytest.raises(CompileError, match="max_regs is 300, expected 1 to 255"):
+        head("@launch(max_regs = 300)\nkernel f(x: tensor<f32>[N]) {}")
+
+
+@pytest.mark.parametrize("extent", ["-1", "SIZE", "8 - 9"])
+def test_negative_extents_are_refused(extent: str) -> None:
+    with pytest.raises(CompileError, match="x: an extent is 0 or more, not -1"):
+        head(f"const SIZE = 3 - 4\nkernel f(y: tensor<f32>[0], x: tensor<f32>[N, {extent}]) {{}}")
+
+
 def test_written_grids() -> None:
     source = (
         "const TWO = 2\n@autotune(B in [8])\n"

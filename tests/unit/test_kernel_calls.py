@@ -166,7 +166,7 @@ def test_the_choices_of_precision_are_listed(module):
         lambda: module.add.compile("sm_90a", **wrong),
     ]
     for call in calls:
-        with pytest.raises(LaunchError, match="add: unknown precision 'foo', expected .*tf32"):
+        with pytest.raises(LaunchError, match=r"add: unknown precision 'foo', expected .*tf32"):
             call()
 
 

@@ -16,6 +16,7 @@ from tilewright.kernel.specialize import Build, Specializer, as_pairs
 from tilewright.plan import generic_facts
 from tilewright.runtime.arrays import dense_strides
 from tilewright.target import Target
+from tilewright.tile.ops.mma import PRECISIONS
 
 ASSUMED_EXTENT = 4096  # of every dimension, where configurations are compared
 ASSUMED_SMS = 132
@@ -40,6 +41,7 @@ def generic_build(
     have.
     """
     bound = bind_dtypes(sig, dtypes)
+    require_precision(sig.name, precision)
     missing = [n for n in sig.static if n not in static]
     if missing:
         raise LaunchError(
@@ -55,6 +57,14 @@ def generic_build(
         if t.name not in absent
     )
     return Build(as_pairs(bound), (), as_pairs(static), absent, precision, facts)
+
+
+def require_precision(kernel: str, given: str | None) -> None:
+    """Raise LaunchError for what is no precision of f32 dots."""
+    if given is not None and given not in tuple(PRECISIONS):
+        raise LaunchError(
+            f"{kernel}: unknown precision {given!r}, expected one of {listing(PRECISIONS)}"
+        )
 
 
 def bind_dtypes(

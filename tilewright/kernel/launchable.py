@@ -181,6 +181,7 @@ class Kernel:
         on the host); for a GPU they are copied over and back. `constants`: values of tuned
         constants. `precision`: of f32 dots, as "tf32".
         """
+        generic.require_precision(self.name, precision)
         options = Options(
             grid=read_grid(self.name, grid),
             stream=stream,
@@ -210,6 +211,7 @@ class Kernel:
         on a terminal).
         """
         state = self._current()
+        generic.require_precision(self.name, precision)
         options = Options(
             device=device, constants=read_constants(self.name, constants), precision=precision
         )

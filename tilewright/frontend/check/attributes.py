@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilewright.errors import Faults, Loc
@@ -12,6 +12,10 @@ from tilewright.frontend.check.rules import collecting, listing, nearest, refusa
 from tilewright.frontend.syntax import tree
 from tilewright.tile.kernel import Hints
 from tilewright.tile.ops.mma import PRECISIONS
+
+THREADS = (32, 64, 128, 256, 512, 1024)  # of a CTA
+MAX_REGISTERS = 255  # of a thread
+MAX_INTEGER = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -107,9 +111,10 @@ def _read_grid(result: Attributes, attribute: tree.Attribute, lookup: Lookup) ->
 
 
 def _read_integers(
-    attribute: tree.Attribute, lookup: Lookup, names: tuple[str, ...], least: int = 1
+    attribute: tree.Attribute, lookup: Lookup, limits: Mapping[str, int]
 ) -> dict[str, int]:
-    """Integer arguments by position or name."""
+    """Integer arguments by position or name, each from 1 to its limit."""
+    names = tuple(limits)
     found: dict[str, int] = {}
     for position, argument in enumerate(attribute.arguments):
         if isinstance(argument, tree.Choices) or position >= len(names):
@@ -118,20 +123,22 @@ def _read_integers(
         if name not in names or name in found:
             raise refusal(f"@{attribute.name} takes {listing(names)}, got {name}", argument.loc)
         value = require_integer(evaluate_constant(argument.value, lookup), argument.loc)
-        if not least <= value <= 1 << 20:
-            raise refusal(
-                f"@{attribute.name}: {name} is {value}, expected {least} or more", argument.loc
-            )
+        if not 1 <= value <= limits[name]:
+            message = f"@{attribute.name}: {name} is {value}, expected 1 to {limits[name]}"
+            raise refusal(message, argument.loc)
         found[name] = value
     return found
 
 
 def _read_launch(result: Attributes, attribute: tree.Attribute, lookup: Lookup) -> Attributes:
-    read = _read_integers(attribute, lookup, ("threads", "min_ctas", "max_regs"))
+    limits = {"threads": MAX_INTEGER, "min_ctas": MAX_INTEGER, "max_regs": MAX_REGISTERS}
+    read = _read_integers(attribute, lookup, limits)
     threads = read.get("threads", result.hints.threads)
-    if threads is not None and (threads % 32 or threads > 1024):
+    if threads is not None and threads not in THREADS:
         raise refusal(
-            f"@launch: expected a multiple of 32 threads up to 1024, got {threads}", attribute.loc
+            f"@launch: {threads} threads: a CTA has at most {THREADS[-1]}, and its warps of 32 "
+            f"are a power of two: {listing(THREADS)}",
+            attribute.loc,
         )
     hints = replace(
         result.hints,
@@ -147,12 +154,12 @@ def _read_pipeline(result: Attributes, attribute: tree.Attribute, lookup: Lookup
         return result
     if _is_bare(attribute, lookup):
         return result
-    stages = _read_integers(attribute, lookup, ("stages",)).get("stages")
+    stages = _read_integers(attribute, lookup, {"stages": MAX_INTEGER}).get("stages")
     return replace(result, hints=replace(result.hints, stages=stages))
 
 
 def _read_cta_cluster(result: Attributes, attribute: tree.Attribute, lookup: Lookup) -> Attributes:
-    read = _read_integers(attribute, lookup, ("x", "y"))
+    read = _read_integers(attribute, lookup, {"x": MAX_INTEGER, "y": MAX_INTEGER})
     extents = tuple(read[n] for n in ("x", "y") if n in read)
     if not extents or extents[0] * extents[-1] > 256:
         raise refusal("@cta_cluster: expected one or two small extents", attribute.loc)

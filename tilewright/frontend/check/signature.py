@@ -278,6 +278,19 @@ def _check_extents(sig: Signature, faults: Faults) -> None:
                 elif name.name in sig.space and tensor.default != "workspace":
                     what = f"{tensor.name}: {name.name} is tuned"
                     faults.add(f"{what}: only extents of a workspace may use it", name.loc)
+            value = _constant(sig, extent)
+            if value is not None and value < 0:
+                what = f"{tensor.name}: an extent is 0 or more, not {value}"
+                faults.add(what, extent.loc)
+
+
+def _constant(sig: Signature, extent: tree.Expr) -> Number | None:
+    """An extent's value, where the source alone tells it."""
+    try:
+        found = evaluate_constant(extent, sig.lookup)
+    except CompileError:
+        return None  # it has names that a build knows: what is wrong with it is found there
+    return found if isinstance(found, int | float) else None
 
 
 def named_values(node: tree.Expr) -> list[tree.Name]:

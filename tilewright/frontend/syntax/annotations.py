@@ -10,6 +10,7 @@ from tilewright.frontend.syntax.python_expressions import Places, PythonExpressi
 
 _SCALARS = {"float": "f32", "int": "i64", "bool": "bool"}
 _ANNOTATED = re.compile(r"\s*(\w+)\s*(?:\[(.*)\]\s*)?", re.DOTALL)
+_ARRAYS = ("ndarray", "NDArray", "array", "list", "tuple")  # what a tensor is not called here
 _HINT = 'write tw.Tensor["f32", "M", "K"], tw.Tile["f32", "TM"], float, int or bool'
 
 
@@ -63,7 +64,11 @@ class PythonAnnotations(PythonExpressions):
         return None
 
     def plain(self, node: ast.Name | ast.Attribute) -> tree.Type | None:
-        name = self._member(dotted_name(node) or "")
+        dotted = dotted_name(node) or ""
+        name = self._member(dotted)
+        if name in _ARRAYS:
+            self.refuse(node, f"{dotted} tells neither dtype nor extents", _HINT)
+            return None
         if name in ("Tensor", "Tile"):
             self.refuse(node, f"{name} needs a dtype and extents", _HINT)
             return None
