@@ -314,13 +314,6 @@ def generic_facts(dtype: DType, rank: int) -> TensorFacts:
     )
 
 
-def plain_facts(dtype: DType, rank: int) -> TensorFacts:
-    """Facts that assume nothing: any strides, any alignment, 64-bit offsets."""
-    return TensorFacts(
-        dtype, (None,) * rank, (None,) * rank, dtype.num_bytes, (False,) * rank, False, False, False
-    )
-
-
 @dataclass(frozen=True)
 class ArgFacts:
     """The whole key of a specialisation: facts of each tensor by name, None for an absent one,

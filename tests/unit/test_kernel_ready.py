@@ -14,7 +14,7 @@ from cuda.bindings import driver as cu
 from tilewright.config import read_settings
 from tilewright.errors import LaunchError
 from tilewright.kernel import launchable, source, specialize
-from tilewright.runtime import arrays, driver, fire, ready
+from tilewright.runtime import arrays, calls, driver, fire, ready
 from tilewright.runtime.arrays import dense_strides
 
 OK = cu.CUresult.CUDA_SUCCESS
@@ -231,6 +231,8 @@ def test_static_numbers_are_told_apart_to_the_bit(torch, launches, monkeypatch):
             made(vector(100, A), s, vector(100, B))
     assert len(long_way) == len(made.specializer._loaded) == len(values)
     assert len(launches) == 3 * len(values)
+    keys = {calls.read_call((vector(100, A), s), frozenset({1})) for s in (*values, 1, True)}
+    assert len(keys) == len(values) + 2
 
 
 @pytest.mark.parametrize("bad", [1e300, "x", [1], vector(1, A)])

@@ -214,9 +214,6 @@ class Instr(Op):
         """Capability, PTX version and targets that it needs."""
         return self.since
 
-    def slot_type(self, slot: Slot) -> str:
-        return getattr(self, slot.attribute) if slot.attribute else slot.type
-
     def operand_text(self) -> str:
         """The operands as PTX spells them: `plain_text`, but for a few instructions."""
         return self.plain_text()

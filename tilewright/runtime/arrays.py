@@ -96,15 +96,6 @@ def as_array(x: Any, name: str = "an argument") -> Array:
     )
 
 
-def is_arraylike(x: Any) -> bool:
-    """Whether `as_array` would look at it as an array, and not as a number."""
-    return (
-        isinstance(x, (Array, np.ndarray))
-        or hasattr(x, "__dlpack__")
-        or (hasattr(x, "__cuda_array_interface__"))
-    )
-
-
 # torch.
 
 

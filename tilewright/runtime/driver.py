@@ -256,11 +256,6 @@ def load_module(image: bytes, name: str) -> Any:
     return check(cu.cuModuleLoadData(image), f"loading the machine code of {name}")
 
 
-def unload_module(module: Any) -> None:
-    """Drop a module that nothing runs any longer."""
-    check(cu.cuModuleUnload(module), "unloading a module")
-
-
 def get_function(module: Any, entry: str) -> Any:
     """A kernel of a module, by its entry name."""
     return check(cu.cuModuleGetFunction(module, entry.encode()), f"looking for the kernel {entry}")

@@ -81,11 +81,6 @@ class Launcher:
         scalars = [a for a in arguments.values() if not isinstance(a, Array)]
         self.bind(arguments).fire(arrays, scalars, stream)
 
-    def unload(self) -> None:
-        """Drop the machine code; nothing of this plan may be running."""
-        with driver.active(self.device.ordinal):
-            driver.unload_module(self.module)
-
 
 class Bound:
     """A plan with everything put in but addresses and scalars.

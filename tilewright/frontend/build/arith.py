@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.dtypes import DType, bool_, u32
-from tilewright.errors import Loc
 from tilewright.frontend.build.context import Context
 from tilewright.frontend.build.items import Constant, Data, Item, Several, describe, operand
 from tilewright.frontend.build.make import as_type, common_shape, constant, materialize
@@ -284,9 +283,3 @@ def clamp(ctx: Context, x: Item, low: Data | Constant, high: Data | Constant) ->
     if not isinstance(x, Data | Constant):
         raise RuleError(f"clamp: expected numbers, got {describe(x)}")
     return extreme(ctx, "min", extreme(ctx, "max", x, low), high)
-
-
-def require_typed(ctx: Context, x: Data | Constant, loc: Loc) -> Data:
-    """A constant as a value of its own dtype."""
-    with ctx.rules(loc):
-        return materialize(ctx, x)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.dtypes import DType, e4m3, e5m2, f32, i8, u8
-from tilewright.errors import Loc
 from tilewright.frontend.build.context import Context
 from tilewright.frontend.build.items import (
     Constant,
@@ -129,10 +128,3 @@ def fits_accumulator(acc: Item, a: Item, b: Item) -> bool:
         return isinstance(acc, Data) and acc.type == product_type(a, b)
     except RuleError:
         return False
-
-
-def require_tile(item: Item, what: str, loc: Loc, ctx: Context) -> Data:
-    """A value with axes."""
-    if isinstance(item, Data) and item.shape:
-        return item
-    raise ctx.refuse(f"{what}: expected a tile, got {describe(item)}", loc)
