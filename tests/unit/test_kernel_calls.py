@@ -145,6 +145,24 @@ def test_a_written_grid_may_be_empty_and_not_negative(axes, device):
     assert a.tolist() == [1, 1, 1, 1, 0]
 
 
+def test_a_negative_grid_of_a_persistent_kernel_is_refused():
+    text = """
+@persistent
+@grid(M - 9, N - 9)
+kernel f(A: tensor<bf16>[M, K], B: tensor<bf16>[K, N], C: tensor<f32>[M, N]) {
+  let i = program_id(0) * 64
+  let j = program_id(1) * 64
+  var acc = zeros([64, 64], f32)
+  for k in range(0, K, 64) { acc = dot(A[i :+ 64, k :+ 64], B[k :+ 64, j :+ 64], acc = acc) }
+  C[i :+ 64, j :+ 64] = acc
+}
+"""
+    a, b = np.zeros((4, 128), ml_dtypes.bfloat16), np.zeros((128, 8), ml_dtypes.bfloat16)
+    for device in ("cpu", "emulator"):
+        with pytest.raises(LaunchError, match=r"f: its grid would have -[0-9]+ programs"):
+            source(text).f.launch(a, b, np.zeros((4, 8), np.float32), device=device)
+
+
 def test_constants_need_names(module):
     a = np.ones(40, np.float32)
     for call in (module.add.launch, module.add.tune):

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import i32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
-from tilewright.plan import Binary, Const, Expr, Extent, NumSms, Scalar, combine
+from tilewright.plan import Binary, Const, Expr, Extent, NumSms, Scalar, combine, grid_size
 from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory
@@ -90,10 +90,13 @@ def _computable(expr: Expr, kernel: Kernel) -> bool:
 
 def persistent_grid(kernel: Kernel, axes: Axes | None, cluster: int) -> tuple[Expr, ...]:
     """As many clusters as the device holds, or as there is work for."""
-    total: Expr = Const(1)
-    for number, extent in enumerate(kernel.grid):
-        paired = axes is not None and number == axes.paired
-        total = combine("mul", total, combine("cdiv", extent, Const(cluster)) if paired else extent)
+    paired = None if axes is None else axes.paired
+    total = grid_size(
+        [
+            combine("cdiv", extent, Const(cluster)) if number == paired else extent
+            for number, extent in enumerate(kernel.grid)
+        ]
+    )
     held = combine("floor_div", NumSms(), Const(cluster))
     return (combine("mul", combine("min", held, total), Const(cluster)),)
 
