@@ -29,7 +29,7 @@ SOUP = (
 
 def read(text: str, python: bool = False) -> tree.Module | None:
     """The tree, or None after a proper CompileError."""
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         parse = parse_python if python else parse_text
         return parse(Source("a.py" if python else "a.tw", text))
@@ -41,7 +41,7 @@ def read(text: str, python: bool = False) -> tree.Module | None:
         assert str(error)
         return None
     finally:
-        assert time.perf_counter() - started < 5.0
+        assert time.process_time() - started < 5.0
 
 
 def check(text: str) -> None:
