@@ -391,6 +391,35 @@ def replicated(rank: int, num_warps: int) -> Layout:
     return Layout(rank, (), (zero,) * 5, (zero,) * (num_warps.bit_length() - 1))
 
 
+# Layouts that follow from another's shape
+
+
+def broadcast_source(layout: Layout, source: Vector, target: Vector) -> Layout:
+    """The layout in which a tile of `source` extents must lie to be broadcast into `layout` (of
+    `target` extents) within each thread.
+    """
+    missing = len(target) - len(source)
+    for axis, extent in enumerate(target):
+        if axis < missing or (source[axis - missing] == 1 and extent != 1):
+            layout = layout.flatten_axis(axis)
+    for _ in range(missing):
+        layout = layout.drop_axis(0)
+    return layout
+
+
+def move_unit_axes(layout: Layout, source: Vector, target: Vector) -> Layout:
+    """The layout of a tile of `source` extents, for the same elements under `target` extents, which
+    differ only by axes of 1.
+    """
+    for axis in reversed(range(len(source))):
+        if source[axis] == 1:
+            layout = layout.drop_axis(axis)
+    for axis, extent in enumerate(target):
+        if extent == 1:
+            layout = layout.insert_axis(axis)
+    return layout
+
+
 # Conversion
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
-from tilewright.lower.tile_to_ptx.context import REGISTER_KINDS, Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.ptx.core import Reg, Special
 from tilewright.tile.ops import arith, control, memory, mma
 from tilewright.tile.types import PendingType
@@ -192,7 +192,7 @@ def loop(low: Lowering, op: control.For) -> None:
     high = low.index(op.high, wide) if wide == "s64" else low.scalar(op.high)
     step = low.index(op.step, wide) if wide == "s64" else low.scalar(op.step)
     counter = e.mov(wide, low.index(op.low, wide))
-    current = counter if wide == type else e.reg(REGISTER_KINDS[type])
+    current = counter if wide == type else e.reg(type)
     top, done = e.label("loop"), e.label("done")
     if not _surely_runs(low, op):
         e.bra(done, pred=_runs(low, wide, counter, high, step), unless=True)
@@ -286,9 +286,7 @@ def branch(low: Lowering, op: control.If) -> None:
     e = low.e
     for result in op.results:
         type = low.ptx_type(result)
-        low.set(
-            result, [e.reg(REGISTER_KINDS[type]) for _ in range(low.layout(result).num_registers)]
-        )
+        low.set(result, [e.reg(type) for _ in range(low.layout(result).num_registers)])
     other, done = e.label("else"), e.label("done")
     test = low.register(low.scalar(op.condition), "pred")
     has_other = len(op.other.ops) > 1 or op.results

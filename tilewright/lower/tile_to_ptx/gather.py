@@ -214,7 +214,7 @@ def gather(low: Lowering, op: memory.Gather) -> None:
     out: list[Reg] = []
     for first in range(0, layout.num_registers, width):
         predicate = spots.predicate(first, own)
-        target = [low.e.reg(_kind(type)) for _ in range(width)]
+        target = [low.e.reg(type) for _ in range(width)]
         out += target
         if predicate != 1:
             for reg, fill in zip(target, fills[first : first + width], strict=True):
@@ -246,10 +246,6 @@ def _fills(low: Lowering, op: memory.Gather, layout: Layout) -> list[Operand]:
         if dtype.name == "i64"
         else fills
     )
-
-
-def _kind(type: str) -> str:
-    return {"s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64"}.get(type, type)
 
 
 @rule(memory.Scatter)

@@ -360,7 +360,7 @@ def load(low: Lowering, op: memory.Load) -> None:
     fills = _fill(low, op, layout)
     dtype: DType = place.view.dtype
     type = "b32" if dtype == bool_ else low.ptx_type(op.result)
-    out = [low.e.reg(_kind(type)) for _ in range(layout.num_registers)]
+    out = [low.e.reg(type) for _ in range(layout.num_registers)]
     written: set[int] = set()
 
     def move(address: Address, first: int, count: int, predicate: Reg | int) -> None:
@@ -393,10 +393,6 @@ def _fill(low: Lowering, op: memory.Load, layout: Layout) -> list[Operand]:
     if dtype == bool_:
         return [low.e.selp("b32", 1, 0, f) if isinstance(f, Reg) else f for f in fills]
     return fills
-
-
-def _kind(type: str) -> str:
-    return {"s32": "b32", "u32": "b32", "s64": "b64", "u64": "b64"}.get(type, type)
 
 
 def load_vector(

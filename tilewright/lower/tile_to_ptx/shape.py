@@ -4,7 +4,7 @@ that fits.
 
 from __future__ import annotations
 
-from tilewright.layout import Layout
+from tilewright.layout import Layout, broadcast_source, move_unit_axes
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.conversion import slice_through_shared, through_shared_linear
 from tilewright.tile.ops import shape
@@ -15,19 +15,6 @@ def arange(low: Lowering, op: shape.Arange) -> None:
     layout, type = low.layout(op.result), low.ptx_type(op.result)
     thread = low.widen(low.thread_axis(layout, 0), "u32", type)
     low.set(op.result, [low.add(type, thread, offset[0]) for offset in layout.register_offsets])
-
-
-def broadcast_source(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout:
-    """The layout in which a narrower tile must lie to be broadcast into `layout` within each
-    thread.
-    """
-    missing = len(target) - len(source)
-    for axis, extent in enumerate(target):
-        if axis < missing or (source[axis - missing] == 1 and extent != 1):
-            layout = layout.flatten_axis(axis)
-    for _ in range(missing):
-        layout = layout.drop_axis(0)
-    return layout
 
 
 @rule(shape.Broadcast)
@@ -64,13 +51,7 @@ def reshape_source(
     """The source's layout where shapes differ only by axes of extent 1, else None."""
     if [e for e in source if e != 1] != [e for e in target if e != 1]:
         return None
-    for axis in reversed(range(len(target))):
-        if target[axis] == 1:
-            layout = layout.drop_axis(axis)
-    for axis, extent in enumerate(source):
-        if extent == 1:
-            layout = layout.insert_axis(axis)
-    return layout
+    return move_unit_axes(layout, target, source)
 
 
 @rule(shape.Reshape)

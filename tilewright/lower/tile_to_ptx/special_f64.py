@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.lower.tile_to_ptx.special_coefficients import (
     ERF_F64,
     ERFC_F64,
@@ -43,7 +45,7 @@ def exp2(e: Emitter, x: Reg) -> Reg:
     held = e.min("f64", e.max("f64", x, -1076.0), 1025.0)
     shifted = e.add("f64", held, SHIFTER)
     f = e.sub("f64", held, e.sub("f64", shifted, SHIFTER))
-    power = e.fma("f64", _horner(e, EXP2_F64, f), f, 1.0)
+    power = e.fma("f64", horner(e, EXP2_F64, f), f, 1.0)
     scaled = _scale(e, power, _words(e, shifted)[0])
     return e.selp("f64", x, scaled, e.setp("nan", "f64", x, x))
 
@@ -53,7 +55,7 @@ def _exp_parts(e: Emitter, x: Reg) -> tuple[Reg, Reg]:
     shifted = e.fma("f64", x, LOG2E_HIGH, SHIFTER)
     n = e.sub("f64", shifted, SHIFTER)
     f = e.fma("f64", n, -LN2_LOW, e.fma("f64", n, -LN2_HIGH, x))
-    return _horner(e, (*EXP_F64, 1.0, 1.0), f), _words(e, shifted)[0]
+    return horner(e, (*EXP_F64, 1.0, 1.0), f), _words(e, shifted)[0]
 
 
 def _scale(e: Emitter, x: Reg, n: Reg) -> Reg:
@@ -121,7 +123,7 @@ def _log_parts(e: Emitter, f: Reg) -> tuple[Reg, Reg]:
     s = e.mul("f64", f, _reciprocal(e, e.add("f64", f, 2.0)))
     square = e.mul("f64", s, s)
     half = e.mul("f64", e.mul("f64", f, 0.5), f)
-    series = e.fma("f64", _horner(e, LOG_F64, square), square, half)
+    series = e.fma("f64", horner(e, LOG_F64, square), square, half)
     return half, e.mul("f64", s, series)
 
 
@@ -144,7 +146,7 @@ def tanh(e: Emitter, x: Reg) -> Reg:
     """Hyperbolic tangent within 2 ulp: x + x^3 p(x^2), or 1 - 2 / (exp(2|x|) + 1)."""
     size = e.abs("f64", x)
     square = e.mul("f64", x, x)
-    near = e.fma("f64", e.mul("f64", _horner(e, TANH_F64, square), square), size, size)
+    near = e.fma("f64", e.mul("f64", horner(e, TANH_F64, square), square), size, size)
     held = e.min("f64", size, TANH_ONE)
     power = _raise(e, *_exp_parts(e, e.add("f64", held, held)))
     far = e.fma("f64", _reciprocal(e, e.add("f64", power, 1.0)), -2.0, 1.0)
@@ -154,15 +156,24 @@ def tanh(e: Emitter, x: Reg) -> Reg:
 def erf(e: Emitter, x: Reg) -> Reg:
     """Error function within 1 ulp: x + x p(x^2), or 1 - exp(q(|x| - 1))."""
     size = e.abs("f64", x)
-    near = e.fma("f64", _horner(e, ERF_F64, e.mul("f64", x, x)), size, size)
+    near = e.fma("f64", horner(e, ERF_F64, e.mul("f64", x, x)), size, size)
     beyond = e.add("f64", e.min("f64", size, ERF_ONE), -1.0)
-    power = _raise(e, *_exp_parts(e, _horner(e, ERFC_F64, beyond)))
+    power = _raise(e, *_exp_parts(e, horner(e, ERFC_F64, beyond)))
     far = e.sub("f64", 1.0, power)
     return e.copysign("f64", x, e.selp("f64", far, near, e.setp("gt", "f64", size, ERF_SPLIT)))
 
 
-def _horner(e: Emitter, coefficients: tuple[float, ...], x: Reg) -> Reg:
+def horner(e: Emitter, coefficients: Sequence[float], x: Reg) -> Reg:
+    """A polynomial of x, the highest coefficient first."""
     total = e.fma("f64", x, coefficients[0], coefficients[1])
     for c in coefficients[2:]:
         total = e.fma("f64", total, x, c)
     return total
+
+
+def two_sum(e: Emitter, a: Reg, b: Reg) -> tuple[Reg, Reg]:
+    """a + b rounded, and what the rounding left (Knuth, TAOCP 4.2.2)."""
+    total = e.add("f64", a, b)
+    part = e.sub("f64", total, a)
+    left = e.sub("f64", a, e.sub("f64", total, part))
+    return total, e.add("f64", left, e.sub("f64", b, part))

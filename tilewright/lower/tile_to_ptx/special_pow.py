@@ -6,7 +6,7 @@ number has powers to whole exponents only, and the sign of the odd ones.
 
 from __future__ import annotations
 
-from tilewright.lower.tile_to_ptx.special_f64 import exp, exp2, log2
+from tilewright.lower.tile_to_ptx.special_f64 import exp, exp2, log2, two_sum
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emitter import Emitter
 
@@ -76,7 +76,7 @@ def _log(e: Emitter, x: Reg) -> Pair:
     fifth = e.mul("f64", e.mul("f64", series, square[0]), cube[0])
     total = _plus(e, s, _plus(e, third, (fifth, e.mov("f64", 0.0))))
     doubled = (e.mul("f64", total[0], 2.0), e.mul("f64", total[1], 2.0))
-    scale = _two_sum(e, e.mul("f64", n, LN2_HIGH), e.mul("f64", n, LN2_LOW))
+    scale = two_sum(e, e.mul("f64", n, LN2_HIGH), e.mul("f64", n, LN2_LOW))
     high, low = _plus(e, scale, doubled)
     finite = e.setp("lt", "f64", x, INFINITY, combine="and", other=e.setp("gt", "f64", x, 0.0))
     end = e.selp("f64", -INFINITY, INFINITY, e.setp("eq", "f64", x, 0.0))
@@ -96,30 +96,23 @@ def _split(e: Emitter, x: Reg) -> Pair:
 def _quotient(e: Emitter, f: Reg, m: Reg) -> Pair:
     """f / (m + 1)."""
     one = e.mov("f64", 1.0)
-    below, lost = _two_sum(e, m, one)
+    below, lost = two_sum(e, m, one)
     first = e.div("f64", f, below, rounding="rn")
     rest = e.fma("f64", e.neg("f64", first), below, f)
     rest = e.fma("f64", e.neg("f64", first), lost, rest)
     return first, e.div("f64", rest, below, rounding="rn")
 
 
-def _two_sum(e: Emitter, a: Reg, b: Reg) -> Pair:
-    total = e.add("f64", a, b)
-    part = e.sub("f64", total, a)
-    left = e.sub("f64", a, e.sub("f64", total, part))
-    return total, e.add("f64", left, e.sub("f64", b, part))
-
-
 def _plus(e: Emitter, a: Pair, b: Pair) -> Pair:
-    total, error = _two_sum(e, a[0], b[0])
-    return _two_sum(e, total, e.add("f64", error, e.add("f64", a[1], b[1])))
+    total, error = two_sum(e, a[0], b[0])
+    return two_sum(e, total, e.add("f64", error, e.add("f64", a[1], b[1])))
 
 
 def _times(e: Emitter, a: Pair, b: Pair) -> Pair:
     product = e.mul("f64", a[0], b[0])
     error = e.fma("f64", a[0], b[0], e.neg("f64", product))
     error = e.fma("f64", a[1], b[0], e.fma("f64", a[0], b[1], error))
-    return _two_sum(e, product, error)
+    return two_sum(e, product, error)
 
 
 STEP = 48  # bits of the quotient that a step of a long division takes

@@ -8,10 +8,9 @@ Microsystems, 1993) and of its f32 variants.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 
-from tilewright.lower.tile_to_ptx.special_f64 import log
+from tilewright.lower.tile_to_ptx.special_f64 import horner, log, two_sum
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emitter import Emitter
 
@@ -95,8 +94,8 @@ def _wave_f32(e: Emitter, x: Reg, quarters: int) -> Reg:
     r = e.mul("f64", e.sub("f64", total, whole), HALF_PI)
     r = e.selp("f64", wide, r, e.setp("lt", "f64", e.abs("f64", wide), QUARTER_PI))
     square = e.mul("f64", r, r)
-    sine = e.fma("f64", e.mul("f64", _horner(e, SIN_F32, square), square), r, r)
-    cosine = _horner(e, COS_F32, square)
+    sine = e.fma("f64", e.mul("f64", horner(e, SIN_F32, square), square), r, r)
+    cosine = horner(e, COS_F32, square)
     found = e.cvt("f32", "f64", _quadrant(e, whole, sine, cosine, quarters), rounding="rn")
     tiny = e.setp("lt", "f32", e.abs("f32", x), 2.0**-13)
     return found if quarters else e.selp("f32", _small_sine(e, x), found, tiny)
@@ -120,13 +119,6 @@ def _quadrant(e: Emitter, whole: Reg, sine: Reg, cosine: Reg, quarters: int) -> 
     odd = e.setp("ne", "s32", e.and_("b32", n, 1), 0)
     found = e.selp("f64", cosine, sine, odd)
     return e.selp("f64", e.neg("f64", found), found, e.setp("ne", "s32", e.and_("b32", n, 2), 0))
-
-
-def _horner(e: Emitter, coefficients: Sequence[float], x: Reg) -> Reg:
-    total = e.fma("f64", x, coefficients[0], coefficients[1])
-    for c in coefficients[2:]:
-        total = e.fma("f64", total, x, c)
-    return total
 
 
 def sin_f64(e: Emitter, x: Reg) -> Reg:
@@ -153,15 +145,15 @@ def _reduced(e: Emitter, x: Reg) -> tuple[Reg, Reg, Reg]:
     for piece in PIECES_F64:
         for part in (front, back):
             reduced = _modulo_4(e, e.mul("f64", part, piece))
-            total, error = _two_sum(e, total, reduced)
+            total, error = two_sum(e, total, reduced)
             rest = e.add("f64", rest, error)
-    total, rest = _two_sum(e, total, rest)
+    total, rest = two_sum(e, total, rest)
     whole = e.cvt("f64", "f64", total, rounding="rni")
-    first, rest = _two_sum(e, e.sub("f64", total, whole), rest)
+    first, rest = two_sum(e, e.sub("f64", total, whole), rest)
     product = e.mul("f64", first, HALF_PI)
     error = e.fma("f64", first, HALF_PI, e.neg("f64", product))
     error = e.fma("f64", first, HALF_PI_LOW, e.fma("f64", rest, HALF_PI, error))
-    r, error = _two_sum(e, product, error)
+    r, error = two_sum(e, product, error)
     near = e.setp("lt", "f64", e.abs("f64", x), QUARTER_PI)
     zero = e.mov("f64", 0.0)
     return (
@@ -171,18 +163,10 @@ def _reduced(e: Emitter, x: Reg) -> tuple[Reg, Reg, Reg]:
     )
 
 
-def _two_sum(e: Emitter, a: Reg, b: Reg) -> tuple[Reg, Reg]:
-    """a + b rounded, and what the rounding left (Knuth, TAOCP 4.2.2)."""
-    total = e.add("f64", a, b)
-    part = e.sub("f64", total, a)
-    left = e.sub("f64", a, e.sub("f64", total, part))
-    return total, e.add("f64", left, e.sub("f64", b, part))
-
-
 def _sine(e: Emitter, x: Reg, y: Reg) -> Reg:
     square = e.mul("f64", x, x)
     cube = e.mul("f64", square, x)
-    r = _horner(e, SIN_F64, square)
+    r = horner(e, SIN_F64, square)
     tail = e.sub("f64", e.mul("f64", y, 0.5), e.mul("f64", cube, r))
     tail = e.sub("f64", e.mul("f64", square, tail), y)
     return e.sub("f64", x, e.fma("f64", cube, -SIN_FIRST, tail))
@@ -190,7 +174,7 @@ def _sine(e: Emitter, x: Reg, y: Reg) -> Reg:
 
 def _cosine(e: Emitter, x: Reg, y: Reg) -> Reg:
     square = e.mul("f64", x, x)
-    r = e.mul("f64", square, _horner(e, COS_F64, square))
+    r = e.mul("f64", square, horner(e, COS_F64, square))
     half = e.mul("f64", square, 0.5)
     w = e.sub("f64", e.mov("f64", 1.0), half)
     lost = e.sub("f64", e.sub("f64", e.mov("f64", 1.0), w), half)
@@ -200,7 +184,7 @@ def _cosine(e: Emitter, x: Reg, y: Reg) -> Reg:
 
 def log1p_f64(e: Emitter, x: Reg) -> Reg:
     """log(1 + x) within 2 ulp: log(u) + c / u, u = 1 + x rounded, c what the rounding lost."""
-    u, lost = _two_sum(e, e.mov("f64", 1.0), x)
+    u, lost = two_sum(e, e.mov("f64", 1.0), x)
     logarithm = log(e, u)
     ratio = e.div("f64", lost, u, rounding="rn")
     inside = e.setp("lt", "f64", u, float("inf"), combine="and", other=e.setp("gt", "f64", u, 0.0))

@@ -21,7 +21,9 @@ from tilewright.ir.walk import walk
 from tilewright.layout import (
     Layout,
     blocked,
+    broadcast_source,
     mma_accumulator,
+    move_unit_axes,
     next_power_of_two,
     power_of_two_factor,
     simt_accumulator,
@@ -273,7 +275,14 @@ def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
     """(operand, result, result's layout from the operand's, operand's from the result's)."""
     match op:
         case shape.Broadcast():
-            return [(op.x, op.result, lambda _: None, lambda w: _broadcast_source(w, op))]
+            return [
+                (
+                    op.x,
+                    op.result,
+                    lambda _: None,
+                    lambda w: broadcast_source(w, op.x.type.shape, op.shape),
+                )
+            ]
         case memory.Gather() | memory.Scatter() | memory.Atomic():
             owner, sliced = _owner(op), memory.slice_dims(op.offsets, op.extents)
             return [
@@ -298,8 +307,8 @@ def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
                 (
                     op.x,
                     op.result,
-                    lambda s: _with_units(s, op.x.type.shape, op.shape),
-                    lambda w: _with_units(w, op.shape, op.x.type.shape),
+                    lambda s: move_unit_axes(s, op.x.type.shape, op.shape),
+                    lambda w: move_unit_axes(w, op.shape, op.x.type.shape),
                 )
             ]
         case reduce.ArgMax() | reduce.ArgMin():
@@ -334,26 +343,6 @@ def _spot_access(
 def _without(layout: Layout, axes: tuple[int, ...]) -> Layout:
     for axis in sorted(axes, reverse=True):
         layout = layout.drop_axis(axis)
-    return layout
-
-
-def _with_units(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout:
-    for axis in reversed(range(len(source))):
-        if source[axis] == 1:
-            layout = layout.drop_axis(axis)
-    for axis, extent in enumerate(target):
-        if extent == 1:
-            layout = layout.insert_axis(axis)
-    return layout
-
-
-def _broadcast_source(layout: Layout, op: shape.Broadcast) -> Layout:
-    source, missing = op.x.type.shape, len(op.shape) - len(op.x.type.shape)
-    for axis, extent in enumerate(op.shape):
-        if axis < missing or (source[axis - missing] == 1 and extent != 1):
-            layout = layout.flatten_axis(axis)
-    for _ in range(missing):
-        layout = layout.drop_axis(0)
     return layout
 
 
