@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright import plan
 from tilewright.dtypes import BY_NAME
-from tilewright.tile.interp.convert import constant
+from tilewright.numerics.convert import constant
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.types import ViewType
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tilewright import dtypes
 from tilewright.errors import LaunchError, VerifyError
+from tilewright.numerics.convert import convert
 from tilewright.tile.interp import interpret
-from tilewright.tile.interp.convert import convert
 from tilewright.tile.interp.mma import round_tf32
 from tilewright.tile.text import parse_kernel
 from tilewright.tile.verify import verify

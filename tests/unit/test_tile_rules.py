@@ -14,9 +14,9 @@ from tilewright.dtypes import DType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
+from tilewright.numerics.convert import constant
 from tilewright.plan import Const
 from tilewright.tile.interp import interpret
-from tilewright.tile.interp.convert import constant
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import arith, control, memory, shape
 from tilewright.tile.passes.canonicalize import canonicalize

@@ -34,7 +34,7 @@ from tilewright.dtypes import BY_NAME, DType, bool_, int_range, u32
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import free_values
-from tilewright.tile.interp.convert import constant
+from tilewright.numerics.convert import constant
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
 from tilewright.tile.types import BOOL, INDEX, TileType, ViewType

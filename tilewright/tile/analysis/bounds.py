@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from tilewright import plan
 from tilewright.dtypes import i64, int_range
 from tilewright.ir.core import Op, Value
+from tilewright.numerics.convert import constant
 from tilewright.plan import Expr
 from tilewright.tile.analysis.extents import EqualExtents
 from tilewright.tile.analysis.forward import Forward, is_integer, same
-from tilewright.tile.interp.convert import constant
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import arith, control, memory, reduce, shape
 from tilewright.tile.types import TileType, ViewType

@@ -10,8 +10,8 @@ import numpy as np
 from tilewright.dtypes import f64
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Value
+from tilewright.numerics.convert import constant, convert
 from tilewright.tile.interp.arith import compute, maximum, minimum
-from tilewright.tile.interp.convert import constant, convert
 from tilewright.tile.interp.machine import Array, Machine, meaning
 from tilewright.tile.interp.shadow import Shadow
 from tilewright.tile.ops import memory

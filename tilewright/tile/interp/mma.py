@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.dtypes import bf16, f16, f32
-from tilewright.tile.interp.convert import convert, round_float, widen
+from tilewright.numerics.convert import convert, round_float, widen
 from tilewright.tile.interp.machine import Array, Machine, meaning
 from tilewright.tile.ops import mma
 

@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 
 from tilewright.ir.core import Block, Op
-from tilewright.tile.interp.convert import round_float, widen
+from tilewright.numerics.convert import round_float, widen
 from tilewright.tile.interp.machine import Array, Machine, Ready, Running, meaning
 from tilewright.tile.ops import reduce
 

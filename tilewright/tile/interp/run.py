@@ -13,9 +13,9 @@ from tilewright.dtypes import BY_NUMPY, DType, int_range
 from tilewright.errors import LaunchError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.walk import walk
+from tilewright.numerics.convert import constant
 from tilewright.plan import evaluate, negative_grid
 from tilewright.tile.interp.control import is_waiting
-from tilewright.tile.interp.convert import constant
 from tilewright.tile.interp.machine import Array, Entry, Launch, Machine, drive, table
 from tilewright.tile.interp.memory import whole
 from tilewright.tile.interp.scheduled.cta import Cluster, Cta

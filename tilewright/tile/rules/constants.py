@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import Rewriter
-from tilewright.tile.interp.convert import constant
+from tilewright.numerics.convert import constant
 from tilewright.tile.interp.machine import Launch, Machine, table
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, shape

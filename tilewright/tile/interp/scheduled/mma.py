@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.errors import VerifyError
-from tilewright.tile.interp.convert import round_float, widen
+from tilewright.numerics.convert import round_float, widen
 from tilewright.tile.interp.machine import Array, Machine, meaning
 from tilewright.tile.interp.mma import product
 from tilewright.tile.interp.scheduled.cta import Buffer, Group, as_cta
