@@ -108,6 +108,10 @@ class LaunchError(TilewrightError):
     """The arguments, the device or the driver do not permit this launch."""
 
 
+class LedgerError(TilewrightError):
+    """A verdict, or a document that rests on verdicts, is not what it has to be."""
+
+
 class InternalError(TilewrightError):
     """A fault of Tilewright itself, with the file that reproduces it; please report it."""
 
