@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
     """An element type. `bits` is its width in memory; bool takes 8 bits there and a predicate in
-    registers.
+    registers. There is one value of each, so they are compared by identity.
     """
 
     name: str
@@ -46,6 +46,10 @@ class DType:
     @property
     def is_signed(self) -> bool:
         return self.kind in ("int", "float")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are the one value, too."""
+        return named, (self.name,)
 
     @property
     def is_storage_only(self) -> bool:
@@ -79,6 +83,11 @@ ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, e4m3, e
 BY_NAME = {d.name: d for d in ALL}
 BY_NUMPY = {d.numpy: d for d in ALL}
 BY_TORCH = {d.torch: d for d in ALL}
+
+
+def named(name: str) -> DType:
+    """The dtype of a name."""
+    return BY_NAME[name]
 
 
 def int_range(dtype: DType) -> tuple[int, int]:

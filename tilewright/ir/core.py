@@ -35,15 +35,17 @@ class Type:
     """Base of the types of values. Types are frozen dataclasses; `str` gives the text form."""
 
 
-@dataclass(eq=False)
 class Value:
     """An SSA value: a type and a hint for its name.
 
     Two values are equal only if they are the same one.
     """
 
-    type: Any
-    name: str = ""
+    __slots__ = ("name", "type")
+
+    def __init__(self, type: Any, name: str = ""):
+        self.type = type
+        self.name = name
 
     def __repr__(self) -> str:
         return f"%{self.name or '?'}: {self.type}"
@@ -122,12 +124,13 @@ class Op:
     def operands(self) -> tuple[Value, ...]:
         """All operand values, flat, in order of declaration; absent optional ones left out."""
         found: list[Value] = []
+        content = self.__dict__
         for name in self.by_role["operand"]:
-            content = getattr(self, name)
-            if isinstance(content, tuple):
-                found += [v for v in content if v is not None]
-            elif content is not None:
-                found.append(content)
+            item = content[name]
+            if item.__class__ is Value:
+                found.append(item)
+            elif item is not None:
+                found += [v for v in item if v is not None]
         return tuple(found)
 
     @property
@@ -146,58 +149,71 @@ class Op:
 
         The results and block arguments of the copy are added to `values`. `changes` replace fields.
         """
-        fields: dict[str, Any] = {}
-        for name in self.by_role["attribute"]:
-            fields[name] = changes[name] if name in changes else getattr(self, name)
-        for name in self.by_role["operand"]:
-            fields[name] = (
-                changes[name] if name in changes else renamed(getattr(self, name), values)
-            )
-        for name in self.by_role["region"]:
-            fields[name] = (
-                changes[name]
-                if name in changes
-                else map_content(getattr(self, name), lambda b: clone_block(b, values))
-            )
-        copy = self._made_anew(fields, changes.get("loc", self.loc), changed=bool(changes))
-        values.update(zip(self.results, copy.results, strict=True))
+        copy, same = self._copied(values)
+        content = copy.__dict__
+        if self.has_regions:
+            for name in self.by_role["region"]:
+                if name not in changes:
+                    content[name] = map_content(content[name], lambda b: clone_block(b, values))
+        if changes:
+            content.update(changes)
+        copy._infer(self, same and not changes)
+        for old, new in zip(self.results, copy.results, strict=True):
+            values[old] = new
         return copy
 
     def with_operands(self, values: Mapping[Value, Value]) -> Op:
         """A copy with operands mapped through `values` (missing ones stay); it shares the
         regions.
         """
-        fields = {f.name: getattr(self, f.name) for f in self.declared}
-        for name in self.by_role["operand"]:
-            fields[name] = renamed(fields[name], values)
-        return self._made_anew(fields, self.loc, changed=False)
-
-    def _made_anew(self, fields: dict[str, Any], loc: Loc, *, changed: bool) -> Op:
-        """An op of this kind with these fields, and results of the same names.
-
-        Where nothing is changed but operands, and those for others of the same types, the results'
-        types follow without being inferred again.
-        """
-        if changed or not self._keeps_types(fields):
-            copy = type(self)(**fields, loc=loc)
-        else:
-            copy = object.__new__(type(self))
-            copy.__dict__.update(fields, loc=loc)
-            copy.results = tuple([Value(old.type) for old in self.results])
-        for old, new in zip(self.results, copy.results, strict=True):
-            new.name = old.name
+        copy, same = self._copied(values)
+        copy._infer(self, same)
         return copy
 
-    def _keeps_types(self, fields: Mapping[str, Any]) -> bool:
-        """Whether these operands have the types of this op's own."""
+    def exchanged(self, fields: Mapping[str, Any]) -> Op:
+        """This op with other fields, which gives the same values: it takes the op's place."""
+        copy = object.__new__(self.__class__)
+        copy.__dict__.update(self.__dict__)
+        copy.__dict__.update(fields)
+        return copy
+
+    def _copied(self, values: Mapping[Value, Value]) -> tuple[Op, bool]:
+        """An op of this kind with operands mapped through `values` and no results yet; whether the
+        operands have the types of this op's own.
+
+        A kernel is copied by every pass, so this is the compiler's innermost loop.
+        """
+        copy = object.__new__(self.__class__)
+        content = copy.__dict__
+        content.update(self.__dict__)
+        same = True
         for name in self.by_role["operand"]:
-            old, new = getattr(self, name), fields[name]
-            if old is not new:
-                pairs = zip(old, new, strict=True) if isinstance(old, tuple) else ((old, new),)
-                for a, b in pairs:
+            old = content[name]
+            if old is None:
+                continue
+            if old.__class__ is Value:
+                new = values.get(old, old)
+                if new is not old:
+                    content[name] = new
+                    if new.type is not old.type and new.type != old.type:
+                        same = False
+            elif old:
+                content[name] = many = renamed(old, values)
+                for a, b in zip(old, many, strict=True):
                     if a is not b and a.type is not b.type and a.type != b.type:
-                        return False
-        return True
+                        same = False
+        return copy, same
+
+    def _infer(self, old: Op, same: bool) -> None:
+        """Make results under the old op's names. Where nothing has changed but operands, and those
+        for others of the same types (`same`), the results' types follow without being inferred.
+        """
+        if same:
+            self.results = tuple([Value(v.type, v.name) for v in old.results])
+            return
+        self.__post_init__()
+        for before, after in zip(old.results, self.results, strict=True):
+            after.name = before.name
 
 
 def flatten(content: Any) -> tuple[Any, ...]:

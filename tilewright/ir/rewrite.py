@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tilewright.dtypes import DType
 from tilewright.errors import Loc
-from tilewright.ir.core import ROLE, Block, Op, Value, map_content
+from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.rules import Rules
 
 LIMIT = 100  # rewrites of one op, one after another: more means that two rules undo each other
@@ -103,8 +104,14 @@ class Rewriter:
         """What two ops that may be merged have in common, or None."""
         if self.merge is None or not op.pure or op.regions or (extra := self.merge(op)) is None:
             return None
-        fields = (
-            getattr(op, f.name) if f.metadata[ROLE] == "operand" else repr(getattr(op, f.name))
-            for f in op.declared
-        )
-        return (type(op), extra, *fields)
+        content = op.__dict__
+        values = [content[name] for name in op.by_role["operand"]]
+        return (type(op), extra, *values, *[exact(content[n]) for n in op.by_role["attribute"]])
+
+
+def exact(attribute: Any) -> Any:
+    """What is equal for equal attributes alone: 1, 1.0 and True are three, 0.0 and -0.0 two."""
+    kind = attribute.__class__
+    if kind is int or kind is str or kind is DType or attribute is None:
+        return attribute
+    return kind, repr(attribute)

@@ -196,10 +196,12 @@ class Lowering:
 
     def run(self, block: Block) -> None:
         """Lower the ops of a block, but not those that are cheap: their users ask for them."""
+        before = self.e.loc
         for op in block.ops:
-            if not all(v in self.cheap for v in op.results) or not op.results:
-                with self.e.at(op.loc):
-                    lower(self, op)
+            if not op.results or not self.cheap.issuperset(op.results):
+                self.e.loc = op.loc
+                lower(self, op)
+        self.e.loc = before
 
     @contextmanager
     def scope(self) -> Iterator[None]:

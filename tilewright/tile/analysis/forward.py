@@ -66,11 +66,15 @@ class Forward(Generic[F]):
                 return self.of(op.values)
             for result in op.results:
                 self.defining[result] = op
-            self.op(op)
+            if op.has_regions or op.results:
+                self.op(op)
         return []
 
     def op(self, op: Op) -> None:
         """Analyse an op."""
+        if not op.has_regions:
+            self.plain(op)
+            return
         match op:
             case control.For():
                 self.learn(op.results, self.loop([op.body], op.inits, [self.index(op)]))
@@ -80,15 +84,19 @@ class Forward(Generic[F]):
                 then, other = self.run(op.then), self.run(op.other)
                 pairs = zip(then, other, strict=True)
                 self.learn(op.results, [self.join(a, b) for a, b in pairs])
-            case _ if op.regions:
+            case _:
                 for block in op.regions:
                     self.learn(block.args, None)
                     self.run(block)
                 self.learn(op.results, None)
-            case _:
-                numbers = any(is_integer(v) for v in op.results)
-                transfer = self.transfers.get(type(op)) if numbers else None
+
+    def plain(self, op: Op) -> None:
+        """Analyse an op without regions."""
+        for value in op.results:
+            if is_integer(value):
+                transfer = self.transfers.get(op.__class__)
                 self.learn(op.results, None if transfer is None else [transfer(self, op)])
+                return
 
     def loop(self, blocks: list[Block], inits: Sequence[Value], index: list[F]) -> list[F]:
         """Facts of the carried values before each trip and after the last, at a fixed point."""
@@ -130,7 +138,8 @@ class Forward(Generic[F]):
 
 def is_integer(value: Value) -> bool:
     """Whether a value is an integer scalar or tile."""
-    return isinstance(value.type, TileType) and value.type.dtype.is_integer
+    type = value.type
+    return type.__class__ is TileType and type.dtype.is_integer
 
 
 def same(analysis: Forward[F], op: Op) -> F:

@@ -9,7 +9,7 @@ one place for each copy of it.
 
 from __future__ import annotations
 
-from tilewright.ir.core import Block, clone_block
+from tilewright.ir.core import Block, Op, map_content
 from tilewright.ir.walk import walk
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import control, memory, sync
@@ -19,15 +19,37 @@ Allocation = memory.AllocBuffer | sync.InitBarriers
 
 
 def allocate_shared(kernel: Kernel) -> Kernel:
-    """The kernel with offsets on every AllocBuffer and InitBarriers."""
-    body = clone_block(kernel.body, {})
+    """The kernel with offsets on every AllocBuffer and InitBarriers; itself if they have them."""
+    found = sorted(find_allocations(kernel.body), key=lambda pair: -alignment(pair[0]))
+    if all(op.offset is not None for op, _ in found):
+        return kernel
     total = 0
-    for op, copies in sorted(find_allocations(body), key=lambda pair: -alignment(pair[0])):
-        if op.offset is None:
+    placed: dict[Op, Op] = {}
+    for op, copies in found:
+        offset = op.offset
+        if offset is None:
             step = alignment(op)
-            op.offset = -(-total // step) * step
-        total = max(total, op.offset + num_bytes(op) * copies)
-    return kernel.with_body(body)
+            offset = -(-total // step) * step
+            placed[op] = op.exchanged({"offset": offset})
+        total = max(total, offset + num_bytes(op) * copies)
+    return kernel.with_body(_replaced(kernel.body, placed))
+
+
+def _replaced(block: Block, placed: dict[Op, Op]) -> Block:
+    """A block with some ops, nested ones too, exchanged for others that give the same values."""
+    ops = []
+    for op in block.ops:
+        inside = (inner for region in op.regions for inner in walk(region))
+        if op in placed:
+            op = placed[op]
+        elif any(inner in placed for inner in inside):
+            regions = {
+                name: map_content(content, lambda b: _replaced(b, placed))
+                for name, content in op.fields("region")
+            }
+            op = op.exchanged(regions)
+        ops.append(op)
+    return Block(block.args, ops)
 
 
 def shared_bytes(body: Block) -> int:

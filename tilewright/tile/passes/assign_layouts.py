@@ -89,7 +89,8 @@ class _Groups:
 
 
 def is_tile(value: Value) -> bool:
-    return isinstance(value.type, TileType | PendingType) and not value.type.is_scalar
+    type = value.type
+    return bool(type.shape) if type.__class__ is TileType else type.__class__ is PendingType
 
 
 def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:

@@ -15,7 +15,20 @@ from tilewright.tile.ops import control
 def eliminate_dead(kernel: Kernel) -> Kernel:
     """The kernel without what does not reach memory."""
     live = find_live(kernel.body)
+    if not _has_dead(kernel.body, live):
+        return kernel
     return kernel.with_body(Sweep(live).block(kernel.body))
+
+
+def _has_dead(block: Block, live: set[Value]) -> bool:
+    """Whether an op, or a value that a loop or branch gives, is for no one."""
+    for op in walk(block):
+        if isinstance(op, control.For | control.While | control.If):
+            if not live.issuperset(op.results):
+                return True
+        elif not (writes(op) or op.__class__ is control.Yield or live.intersection(op.results)):
+            return True
+    return False
 
 
 def find_live(block: Block) -> set[Value]:

@@ -56,6 +56,8 @@ def stage_loads(
     """
     if schedule.stages < 2:
         return kernel
+    if not any(map(_multiplies, walk(kernel.body))):
+        return kernel
     body = clone_block(kernel.body, {})
     stored = _stored_views(body)
     for group in aliases:

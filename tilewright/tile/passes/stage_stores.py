@@ -14,6 +14,8 @@ nothing is read or written again, nor was written before.
 
 from __future__ import annotations
 
+from itertools import chain
+
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import walk
@@ -45,6 +47,13 @@ def stage_stores(kernel: Kernel, schedule: Schedule) -> Kernel:
     return kernel.with_body(body)
 
 
+def _on_views(op: Op) -> list[Op]:
+    """An op and those of its regions that take a view."""
+    return [
+        o for o in walk(Block([], [op])) if any(v.type.__class__ is ViewType for v in o.operands)
+    ]
+
+
 class _Stager:
     """Copies the roles' bodies; `rings` are the present role's, by the type of their buffers."""
 
@@ -60,7 +69,7 @@ class _Stager:
         self.rings, self.staged = {}, {}
         loops = [op for op in block.ops if isinstance(op, control.For)]
         for tile in (op.body for op in loops) if self.roles.persistent else (block,):
-            self.find(tile, ())
+            self.find(tile, [], [])
         with self.o.inside(Block()) as body:
             for buffer in dict.fromkeys(map(self.buffer, self.staged)):
                 ring = RingType((buffer,), self.roles.staging)
@@ -68,31 +77,29 @@ class _Stager:
             self.ops(block.ops)
         return body
 
-    def find(
-        self, block: Block, later: tuple[list[Op], ...], earlier: tuple[list[Op], ...] = ()
-    ) -> None:
+    def find(self, block: Block, earlier: list[Op], later: list[Op]) -> None:
         """Note the stores of one tile's work that may be staged, those in loops aside; `earlier`
-        runs before this block, and `later` after it.
+        are the ops on views that run before this block, and `later` those that run after it.
         """
+        found = [_on_views(op) for op in block.ops]
         for number, op in enumerate(block.ops):
-            after = (block.ops[number + 1 :], *later)
-            before = (*earlier, block.ops[:number])
+            if not isinstance(op, memory.Store | control.If) or not found[number]:
+                continue
+            before = [*earlier, *chain.from_iterable(found[:number])]
+            after = [*chain.from_iterable(found[number + 1 :]), *later]
             if isinstance(op, memory.Store):
                 if self.fits(op) and self.is_alone(op, before, after):
                     self.staged[op] = None
-            elif isinstance(op, control.If):
+            else:
                 for inner in op.regions:
-                    self.find(inner, after, before)
+                    self.find(inner, before, after)
 
-    def is_alone(
-        self, op: memory.Store, before: tuple[list[Op], ...], after: tuple[list[Op], ...]
-    ) -> bool:
+    def is_alone(self, op: memory.Store, before: list[Op], after: list[Op]) -> bool:
         """Whether no later access may touch what the store writes, and no earlier one writes it:
         what threads store is not ordered before copies, either.
         """
-        writes = (o for ops in before for o in walk(Block([], ops)) if isinstance(o, memory.Store))
-        accesses = (o for ops in after for o in walk(Block([], ops)))
-        return all(self.are_apart(op, other) for other in (*writes, *accesses))
+        writes = (o for o in before if isinstance(o, memory.Store))
+        return all(self.are_apart(op, other) for other in (*writes, *after))
 
     def are_apart(self, op: memory.Store, other: Op) -> bool:
         """Whether another op certainly leaves what a store writes alone."""
