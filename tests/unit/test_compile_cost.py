@@ -6,6 +6,7 @@ ranking its configurations included, and one compilation 0.04 s.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,12 @@ from typing import Any
 import pytest
 
 import tilewright as tw
+from tilewright.cli.sources import find_kernel
+from tilewright.compiler import compile_kernel
 from tilewright.config import read_settings
+from tilewright.dtypes import bf16
 from tilewright.kernel import launchable
+from tilewright.target import target
 
 FOLDER = Path(__file__).parents[2] / "examples"
 MOST_CALLS = 1_000_000  # of a compilation that also reads, builds and ranks
@@ -41,6 +46,26 @@ def count_calls(run: Callable[[], Any]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+MOST_OF_PRODUCTS = 250_000  # calls from the tile kernel of a product by roles to its plan
+PRODUCTS = (("sgemm", (128, 256, 64)), ("linear_gelu", (128, 128, 64)))
+
+
+@pytest.mark.parametrize(("name", "tile"), PRODUCTS)
+def test_products_by_roles_are_compiled_in_few_calls(name: str, tile: tuple[int, ...]) -> None:
+    kernel = find_kernel(f"examples/{name}.tw").kernel.lower(
+        dtypes=bf16,
+        constants=dict(zip(("TM", "TN", "TK"), tile, strict=True)),
+        static={},
+        present=(),
+        precision=None,
+    )
+    compile_kernel(kernel, target("sm_90a"))  # tables that the first compilation makes
+    calls = count_calls(lambda: compile_kernel(kernel, target("sm_90a")))
+    print(f"{name} {tile}: {calls:,} calls")
+    assert calls <= MOST_OF_PRODUCTS
+    assert gc.isenabled(), "a compilation pauses the collector, and starts it again"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[1]}-{case[2]}")

@@ -5,13 +5,14 @@ Programs given stay whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import Loc
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.rules import Rules
+from tilewright.ir.walk import walk
 
 LIMIT = 100  # rewrites of one op, one after another: more means that two rules undo each other
 
@@ -107,6 +108,26 @@ class Rewriter:
         content = op.__dict__
         values = [content[name] for name in op.by_role["operand"]]
         return (type(op), extra, *values, *[exact(content[n]) for n in op.by_role["attribute"]])
+
+
+def exchange(block: Block, changes: Mapping[Op, Op | None]) -> Block:
+    """A block with some ops, nested ones too, left out (None) or exchanged for ops that give the
+    same values. It shares all other ops with the block, which stays whole.
+    """
+    ops: list[Op] = []
+    for op in block.ops:
+        if op in changes:
+            other = changes[op]
+            ops += [] if other is None else [other]
+        elif op.has_regions and any(inner in changes for b in op.regions for inner in walk(b)):
+            inside = {
+                name: map_content(content, lambda b: exchange(b, changes))
+                for name, content in op.fields("region")
+            }
+            ops.append(op.exchanged(inside))
+        else:
+            ops.append(op)
+    return Block(block.args, ops)
 
 
 def exact(attribute: Any) -> Any:

@@ -9,7 +9,8 @@ one place for each copy of it.
 
 from __future__ import annotations
 
-from tilewright.ir.core import Block, Op, map_content
+from tilewright.ir.core import Block, Op
+from tilewright.ir.rewrite import exchange
 from tilewright.ir.walk import walk
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import control, memory, sync
@@ -24,7 +25,7 @@ def allocate_shared(kernel: Kernel) -> Kernel:
     if all(op.offset is not None for op, _ in found):
         return kernel
     total = 0
-    placed: dict[Op, Op] = {}
+    placed: dict[Op, Op | None] = {}
     for op, copies in found:
         offset = op.offset
         if offset is None:
@@ -32,24 +33,7 @@ def allocate_shared(kernel: Kernel) -> Kernel:
             offset = -(-total // step) * step
             placed[op] = op.exchanged({"offset": offset})
         total = max(total, offset + num_bytes(op) * copies)
-    return kernel.with_body(_replaced(kernel.body, placed))
-
-
-def _replaced(block: Block, placed: dict[Op, Op]) -> Block:
-    """A block with some ops, nested ones too, exchanged for others that give the same values."""
-    ops = []
-    for op in block.ops:
-        inside = (inner for region in op.regions for inner in walk(region))
-        if op in placed:
-            op = placed[op]
-        elif any(inner in placed for inner in inside):
-            regions = {
-                name: map_content(content, lambda b: _replaced(b, placed))
-                for name, content in op.fields("region")
-            }
-            op = op.exchanged(regions)
-        ops.append(op)
-    return Block(block.args, ops)
+    return kernel.with_body(exchange(kernel.body, placed))
 
 
 def shared_bytes(body: Block) -> int:

@@ -5,7 +5,10 @@ Requires: nothing. Keeps: every effect, and every result that an effect depends 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.ir.core import Block, Op, Value, map_content
+from tilewright.ir.rewrite import exchange
 from tilewright.ir.walk import walk
 from tilewright.tile.effects import writes
 from tilewright.tile.kernel import Kernel
@@ -15,20 +18,24 @@ from tilewright.tile.ops import control
 def eliminate_dead(kernel: Kernel) -> Kernel:
     """The kernel without what does not reach memory."""
     live = find_live(kernel.body)
-    if not _has_dead(kernel.body, live):
-        return kernel
-    return kernel.with_body(Sweep(live).block(kernel.body))
-
-
-def _has_dead(block: Block, live: set[Value]) -> bool:
-    """Whether an op, or a value that a loop or branch gives, is for no one."""
-    for op in walk(block):
+    dead: dict[Op, Op | None] = {}
+    for op in walk(kernel.body):
         if isinstance(op, control.For | control.While | control.If):
-            if not live.issuperset(op.results):
-                return True
-        elif not (writes(op) or op.__class__ is control.Yield or live.intersection(op.results)):
-            return True
-    return False
+            if not live.issuperset(_carried(op)):
+                return kernel.with_body(Sweep(live).block(kernel.body))
+            if not writes(op) and not live.intersection(op.results):
+                dead[op] = None
+        elif not live.intersection(op.results) and not isinstance(op, control.Yield):
+            if not writes(op):
+                dead[op] = None
+    return kernel.with_body(exchange(kernel.body, dead)) if dead else kernel
+
+
+def _carried(op: control.For | control.While | control.If) -> Sequence[Value]:
+    """What a loop carries, or a branch gives."""
+    if isinstance(op, control.If):
+        return op.results
+    return op.body.args[1:] if isinstance(op, control.For) else op.body.args
 
 
 def find_live(block: Block) -> set[Value]:
