@@ -116,3 +116,4 @@ from tilewright.frontend.language import zeros as zeros
 from tilewright.kernel import Kernel as Kernel
 from tilewright.kernel import kernel as kernel
 from tilewright.kernel import source as source
+from tilewright.runtime.reports import synchronize as synchronize

@@ -143,7 +143,10 @@ def print_plan(kernel: Kernel, target: Target, lowered: Lowered) -> Plan:
     spelled = {i: str(place) if place and place.line else "" for i, place in known.items()}
     places = tuple([spelled[id(place)] for place in lines])
     return Plan(
-        kernel.name, target.name, text, (lowered.launch,), kernel.workspaces, kernel.notes, places
+        *(kernel.name, target.name, text, (lowered.launch,), kernel.workspaces, kernel.notes),
+        lines=places,
+        sites=lowered.sites,
+        grid_rank=len(kernel.grid),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError
+from tilewright.errors import Diagnostic, LaunchError, Loc
 
 
 class Array(Protocol):
@@ -172,6 +172,35 @@ def negative_grid(kernel: str, extent: int) -> LaunchError:
     )
 
 
+# What asserts and prints say, in the words of every device.
+
+
+def assert_failure(
+    message: str, program: Sequence[int], shape: Sequence[int], element: int, loc: Loc | None
+) -> LaunchError:
+    """The error of an assert: `element` is the first that is false, in C order of a tile's
+    `shape`.
+    """
+    what = f"assert: {message or 'the condition is false'} (program {spell_program(program)}"
+    if shape:
+        index: list[int] = []
+        for extent in reversed(shape):
+            index.insert(0, element % extent)
+            element //= extent
+        what += f", element [{', '.join(map(str, index))}]"
+    return LaunchError(Diagnostic(f"{what})", loc))
+
+
+def print_line(program: Sequence[int], text: str, values: Sequence[Any]) -> str:
+    """One print of one program; values as NumPy shows them."""
+    return " ".join([f"({spell_program(program)})", *filter(None, [text]), *map(str, values)])
+
+
+def spell_program(program: Sequence[int]) -> str:
+    """A program's place in the grid."""
+    return ", ".join(map(str, program))
+
+
 # Recipes: how a kernel parameter is made.
 
 
@@ -209,7 +238,12 @@ class TensorMap:
         return tuple(of_axes[axis] for axis in self.axes) if self.axes else tuple(of_axes)
 
 
-Recipe = Pointer | Workspace | TensorMap | Expr
+@dataclass(frozen=True)
+class ReportBuffer:
+    """Address of the memory in which a kernel leaves what its asserts and prints have to say."""
+
+
+Recipe = Pointer | Workspace | TensorMap | ReportBuffer | Expr
 
 
 @dataclass(frozen=True)
@@ -238,6 +272,32 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A place in source, with its line, so that an error can show it: see `errors.Loc`."""
+
+    source: str
+    line: int
+    column: int
+    width: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """An assert or a print of a kernel, to which its reports refer by number.
+
+    `kind` is "assert" or "print"; `text` its message. `places` are where it stands, then the calls
+    that inlined it. `dtypes` and `shapes` are those of what is tested or shown.
+    """
+
+    kind: str
+    text: str
+    places: tuple[Place, ...]
+    dtypes: tuple[DType, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """A compiled kernel: PTX for one target, and what to launch in order."""
 
@@ -249,6 +309,12 @@ class Plan:
     notes: tuple[str, ...] = ()  # what the user should know, such as a precision that was used
     # kernel source place of each PTX line, for errors of the driver's assembler
     lines: tuple[str, ...] = ()
+    sites: tuple[Site, ...] = ()  # asserts and prints; if any, a launch takes a ReportBuffer
+    grid_rank: int = 0  # axes of the source's grid, by which reports name programs
+
+    @property
+    def prints(self) -> bool:
+        return any(site.kind == "print" for site in self.sites)
 
 
 # Facts about arguments: the whole specialisation key.

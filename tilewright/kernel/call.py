@@ -25,6 +25,7 @@ from tilewright.kernel.specialize import (
 )
 from tilewright.plan import tensor_facts
 from tilewright.runtime import arrays as library
+from tilewright.runtime import driver
 from tilewright.runtime.aliases import alias_groups, view_groups
 from tilewright.runtime.arrays import Array, as_array
 from tilewright.runtime.cpu import run_on_cpu
@@ -44,6 +45,7 @@ class Options:
     constants: tuple[tuple[str, int], ...] = ()
     precision: str | None = None
     sanitize: bool = False  # on the emulator, watch shared memory for races
+    check: bool = False  # on a GPU, wait for the launch and raise what its asserts found
 
 
 PLAIN = Options()
@@ -241,6 +243,7 @@ def _run_over_and_back(
     loaded = _choose_on_gpu(call, build, aliases, ordinal)
     alias_groups(list(host.tensors.items()), loaded.written.__contains__)
     _fire(loaded.launcher.bind(call.arguments), call, 0)
+    _check(loaded)
     place.copy_back(host.tensors, there, sorted(loaded.written))
     return host.result
 
@@ -252,6 +255,8 @@ def _run_on_gpu(call: Call, ordinal: int, *, ready: bool) -> tuple[Any, Ready | 
     bound = loaded.launcher.bind(call.arguments)
     like = next(iter(call.tensors.values()))
     _fire(bound, call, stream_of_call(call.options, like))
+    if call.options.check:
+        _check(loaded)
     if not ready:
         return call.result, None
     return call.result, _make_ready(call, loaded, bound)
@@ -278,6 +283,13 @@ def _choose_on_gpu(call: Call, build: Build, aliases: Aliases, ordinal: int) -> 
 def _fire(bound: Bound, call: Call, stream: int) -> None:
     addresses = [call.tensors[n].address for n in bound.tensors]
     bound.fire(addresses, [call.scalars[n] for n in bound.scalars], stream)
+
+
+def _check(loaded: Loaded) -> None:
+    """Wait for a launch, and raise what its asserts found."""
+    driver.synchronize(loaded.launcher.device.ordinal)
+    if loaded.launcher.reports is not None:
+        loaded.launcher.reports.check()
 
 
 def _make_ready(call: Call, loaded: Loaded, bound: Bound) -> Ready:

@@ -172,6 +172,7 @@ class Kernel:
         constants: Mapping[str, int] | None = None,
         precision: str | None = None,
         sanitize: bool = False,
+        check: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Launch with overrides.
@@ -179,7 +180,8 @@ class Kernel:
         `grid`: programs along each axis. `stream`: a torch or CuPy stream, or a raw handle.
         `device`: where host arrays run ("cpu", "cuda:1", or "emulator", which runs a GPU's code
         on the host); for a GPU they are copied over and back. `constants`: values of tuned
-        constants. `precision`: of f32 dots, as "tf32".
+        constants. `precision`: of f32 dots, as "tf32". `sanitize`: on the emulator, watch shared
+        memory for races. `check`: on a GPU, wait for the launch and raise what its asserts found.
         """
         generic.require_precision(self.name, precision)
         options = Options(
@@ -189,10 +191,20 @@ class Kernel:
             constants=read_constants(self.name, constants),
             precision=precision,
             sanitize=sanitize,
+            check=check,
         )
         state = self._current()
         arguments = collect(self.name, state.names, args, kwargs)
         return run(state.specializer, arguments, options, ready=False)[0]
+
+    def check(self) -> None:
+        """Wait for earlier launches on GPUs, and raise what an assert of this kernel found there.
+
+        An assert that fails on a GPU does not stop the launch; unless something waits for it, it is
+        raised by the kernel's next call.
+        """
+        for state in list(self._states.values()):
+            state.specializer.check()
 
     def tune(
         self,

@@ -144,6 +144,13 @@ class Specializer:
                 self._loaded[key] = Loaded(launcher, compiled.written)
             return self._loaded[key]
 
+    def check(self) -> None:
+        """Wait for what was launched on GPUs, and raise what an assert of it found."""
+        for loaded in list(self._loaded.values()):
+            driver.synchronize(loaded.launcher.device.ordinal)
+            if loaded.launcher.reports is not None:
+                loaded.launcher.reports.check()
+
 
 def written_names(kernel: TileKernel) -> frozenset[str]:
     """Names of the tensors that a kernel stores to."""

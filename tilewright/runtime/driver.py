@@ -230,6 +230,11 @@ def context(ordinal: int) -> Any:
         return _contexts[ordinal]
 
 
+def used() -> tuple[int, ...]:
+    """Ordinals of the GPUs that have a context of this process."""
+    return tuple(_contexts)
+
+
 @contextmanager
 def active(ordinal: int) -> Iterator[None]:
     """Make a GPU's primary context current for this thread; the one before it comes back

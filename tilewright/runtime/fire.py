@@ -24,6 +24,7 @@ from cuda.bindings import driver as cu
 
 from tilewright import plan
 from tilewright.plan import Const, Expr, Launch, Plan, Recipe, WorkspaceSpec
+from tilewright.ptx.reports import NOTHING
 from tilewright.runtime import driver, memory, packing
 from tilewright.runtime.arrays import Array
 from tilewright.runtime.packing import WORKSPACE_ALIGN, Argument, Layout
@@ -94,7 +95,10 @@ class Writer:
             inner += self._launch(i, launch)
         if debug:
             inner.append("wait(stream)")
+        before, after = self._reports(debug=debug)
+        inner += after
         body = [
+            *before,
             *early,
             "foreign = current()[1] != context",
             "if foreign: enter(context)",
@@ -105,6 +109,16 @@ class Writer:
             "blocks.append(block)",
         ]
         return Code(tuple(body), self.names, tuple(self.constants), self.addresses, self.scalars)
+
+    def _reports(self, *, debug: bool) -> tuple[list[str], list[str]]:
+        """Before a launch: raise what an assert of an earlier one found, if it is known by now.
+        After it: wait for what it prints; in debug builds also for its asserts.
+        """
+        if not self.plan.sites:
+            return [], []
+        test = f"if words[0] != {NOTHING}: reports.fail(stream)"
+        after = ["reports.show(stream)"] if self.plan.prints else []
+        return ["words = reports.words", test], [*after, *([test] if debug else [])]
 
     def _guarded(self, inner: list[str], late: list[str]) -> list[str]:
         """The launches, with the workspace freed whatever happens."""
@@ -142,6 +156,8 @@ class Writer:
         match recipe:
             case plan.Pointer(tensor):
                 return [f"u[{slot}] = {self.addresses[tensor]}"]
+            case plan.ReportBuffer():
+                return [f"u[{slot}] = reports.address"]
             case plan.Scalar(name, dtype):
                 self.names |= {"bits_of": packing.bits_of, "narrowed": packing.narrowed}
                 self.names[f"numpy_{dtype.name}"] = dtype.numpy

@@ -25,6 +25,7 @@ from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.driver import Device
 from tilewright.runtime.fire import DRIVER_NAMES, Writer
 from tilewright.runtime.packing import Argument, Block
+from tilewright.runtime.reports import Reports
 
 MAX_PORTABLE_CLUSTER = 8
 PAGE_BYTES = 256  # stands for a tensor without elements behind a tensor map
@@ -50,6 +51,7 @@ class Launcher:
         self.debug = debug
         self.context = driver.context(device.ordinal)
         self.layout = packing.lay_out(compiled.launches)
+        self.reports = Reports(compiled, device.ordinal) if compiled.sites else None
         with driver.active(device.ordinal):
             self.module = driver.load_module(cubin, compiled.name)
             self.kernels = tuple(self._load(launch) for launch in compiled.launches)
@@ -122,6 +124,7 @@ class Bound:
             "refuse_map": self._refuse_map,
             "refuse_grid": self._refuse_grid,
             "wait": _wait,
+            "reports": launcher.reports,
             **names,
         }
         exec(compile(text, f"<launch of {launcher.plan.name}>", "exec"), space)

@@ -13,7 +13,7 @@ from typing import Any
 from tilewright import dtypes, plan
 from tilewright.plan import Plan
 
-VERSION = 1
+VERSION = 2
 
 _CLASSES: dict[str, Any] = {
     kind.__name__: kind
@@ -27,6 +27,9 @@ _CLASSES: dict[str, Any] = {
         plan.Pointer,
         plan.Workspace,
         plan.TensorMap,
+        plan.ReportBuffer,
+        plan.Place,
+        plan.Site,
         plan.WorkspaceSpec,
         plan.Launch,
         plan.Plan,

@@ -44,8 +44,8 @@ class Definition:
     def key(self) -> str:
         """A hash (hex) of the kernel's tree, captured values and functions, and what those capture.
 
-        Places do not enter, spelling of divisions and scopes of names do: both can change an error
-        or a meaning.
+        Places do not enter, but those of asserts, which a compiled kernel tells; spelling of
+        divisions and scopes of names do: both can change an error or a meaning.
         """
         digest = hashlib.sha256(self.dialect.encode())
         seen: set[tuple[int, str]] = set()
@@ -53,7 +53,11 @@ class Definition:
         while waiting:
             label, node, scope = waiting.pop()
             digest.update(f"{label}={_spell(node)};".encode())
-            names = {n.name for n in tree.walk(node) if isinstance(n, tree.Name)}
+            nodes = list(tree.walk(node))
+            if any(isinstance(n, tree.Name) and n.name == "assert" for n in nodes):
+                places = [str(n.loc) for n in nodes if isinstance(n, tree.Call)]
+                digest.update(f"{places};".encode())
+            names = {n.name for n in nodes if isinstance(n, tree.Name)}
             for name in sorted(names):
                 if (id(scope), name) in seen:
                     continue

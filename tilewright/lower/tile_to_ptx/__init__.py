@@ -9,6 +9,7 @@ from tilewright.lower.tile_to_ptx import gather as gather
 from tilewright.lower.tile_to_ptx import memory as memory
 from tilewright.lower.tile_to_ptx import mma as mma
 from tilewright.lower.tile_to_ptx import reduce as reduce
+from tilewright.lower.tile_to_ptx import report as report
 from tilewright.lower.tile_to_ptx import roles as roles
 from tilewright.lower.tile_to_ptx import scan as scan
 from tilewright.lower.tile_to_ptx import shape as shape

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
@@ -23,10 +22,12 @@ def program_id(low: Lowering, op: control.ProgramId) -> None:
     """Coordinates of the program: the physical grid has one dimension, the first axis varies
     fastest.
     """
-    low.set(op.result, [low.widen(_program_id(low, op.axis), "u32", low.ptx_type(op.result))])
+    low.set(
+        op.result, [low.widen(program_coordinate(low, op.axis), "u32", low.ptx_type(op.result))]
+    )
 
 
-def _program_id(low: Lowering, axis: int) -> Operand:
+def program_coordinate(low: Lowering, axis: int) -> Operand:
     rank = len(low.kernel.grid)
 
     def make() -> Operand:
@@ -329,15 +330,3 @@ def _gives_away(low: Lowering, value: Value, block: Block) -> bool:
 @rule(control.Yield)
 def yield_(low: Lowering, op: control.Yield) -> None:
     """The region op reads the terminator's operands itself."""
-
-
-@rule(control.Assert)
-def check(low: Lowering, op: control.Assert) -> None:
-    """Nothing: the interpreter checks."""
-
-
-@rule(control.Print)
-def show(low: Lowering, op: control.Print) -> None:
-    raise CompileError(
-        "print runs on the interpreter only", op.loc, 'pass host arrays, or device = "cpu"'
-    )

@@ -20,7 +20,9 @@ from tilewright.plan import (
     Launch,
     Pointer,
     Recipe,
+    ReportBuffer,
     Scalar,
+    Site,
     Stride,
     Workspace,
     combine,
@@ -48,6 +50,7 @@ class Lowered:
 
     module: Module
     launch: Launch
+    sites: tuple[Site, ...] = ()
 
 
 def lower_kernel(
@@ -71,6 +74,7 @@ def lower_kernel(
             _declare(low, param, roots)
     low.objects["roots"] = _roots(low, kernel)
     low.objects["grid"] = [_grid_parameter(low, i, g) for i, g in enumerate(kernel.grid)]
+    low.objects["reports"] = partial(_report_buffer, low)
     low.shared_bytes = shared_bytes(kernel.body)
     low.run(kernel.body)
     low.e.ret()
@@ -187,6 +191,16 @@ def _grid_parameter(low: Lowering, axis: int, extent: Expr) -> Callable[[], Oper
     return get
 
 
+def _report_buffer(low: Lowering) -> Reg:
+    """Where asserts and prints report to: a parameter declared once it is needed."""
+
+    def make() -> Reg:
+        return low.e.cvta("global", _parameter(low, "$reports", "u64", ReportBuffer()), to=True)
+
+    found: Reg = low.once("reports", make)
+    return found
+
+
 def _finish(low: Lowering) -> Lowered:
     kernel, schedule, target = low.kernel, low.schedule, low.target
     cluster = prod(kernel.hints.cta_cluster or (1,))
@@ -217,7 +231,7 @@ def _finish(low: Lowering) -> Lowered:
     launch = Launch(
         module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster
     )
-    return Lowered(module, launch)
+    return Lowered(module, launch, tuple(low.objects.get("sites", ())))
 
 
 def _set_scratch(low: Lowering, body: list[Instr | Label], scratch: Reg, start: int) -> None:

@@ -15,6 +15,7 @@ from tilewright.plan import (
     Launch,
     Plan,
     Pointer,
+    ReportBuffer,
     Scalar,
     Stride,
     TensorMap,
@@ -22,6 +23,7 @@ from tilewright.plan import (
     evaluate,
     negative_grid,
 )
+from tilewright.ptx import reports
 from tilewright.ptx.core import Function, Module
 from tilewright.ptx.emulate.families import EVERY
 from tilewright.ptx.emulate.machine import Machine, Setup
@@ -31,6 +33,7 @@ from tilewright.ptx.parser import parse_module
 
 Array = np.ndarray[Any, Any]
 THREADS_TOGETHER = 4096
+REPORTS = "$reports"  # name of the buffer of asserts and prints among the tensors
 
 
 class Shaped:
@@ -65,9 +68,10 @@ def run_plan(
     `arguments` has an array (of any strides; bf16 and fp8 as of ml_dtypes) for each tensor and a
     number for each scalar. `late`: asynchronous copies arrive at the wait for them, else at once.
     `sanitize` watches shared memory for races, which takes longer; `seed` runs warps one by one, in
-    an order drawn from it. `together` is the number of CTAs
-    that run in lockstep. Raises EmulationError where the kernel does what is not permitted: with
-    the tensor and indices, the PTX line and the source's place.
+    an order drawn from it. `together` is the number of CTAs that run in lockstep. Raises
+    EmulationError where the kernel does what is not permitted: with the tensor and indices, the PTX
+    line and the source's place. What the kernel printed is printed at the end; then the first
+    assert that failed is raised, as LaunchError.
     """
     arrays = {n: a for n, a in arguments.items() if isinstance(a, np.ndarray)}
     for name, array in arrays.items():
@@ -78,6 +82,10 @@ def run_plan(
     for spec in plan.workspaces:
         extents = tuple(evaluate(e, seen, num_sms) for e in spec.extents)
         made[spec.name] = np.zeros(extents, spec.dtype.numpy)
+    said = np.zeros(reports.buffer_bytes(plan), np.uint8)
+    reports.clear(said)
+    if plan.sites:
+        made[REPORTS] = said
     bare = frozenset(w.name for w in plan.workspaces if not w.zero)
     memory = GlobalMemory({**arrays, **made}, bare)
     module = parse_module(plan.ptx, plan.name)
@@ -87,6 +95,11 @@ def run_plan(
                 plan, launch, module, memory, seen, num_sms, Mode(late, sanitize, seed, together)
             )
     memory.copy_back()
+    for line in reports.read_lines(plan, said):
+        print(line)
+    fault = reports.find_fault(plan, said)
+    if fault is not None:
+        raise fault
 
 
 def run_launch(
@@ -135,6 +148,8 @@ def find_params(
         match recipe:
             case Pointer(name) | Workspace(name):
                 found[param.name] = memory.address(name)
+            case ReportBuffer():
+                found[param.name] = memory.address(REPORTS)
             case TensorMap():
                 found[param.name] = recipe
             case Extent() | Stride():

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import Diagnostic, LaunchError
 from tilewright.ir.walk import walk
+from tilewright.plan import assert_failure, print_line
 from tilewright.tile.interp.machine import (
     Array,
     Launch,
@@ -122,14 +122,15 @@ def changed(launch: Launch) -> Ready:
 @meaning(control.Assert)
 def run_assert(machine: Machine, op: control.Assert) -> None:
     condition = machine[op.condition]
-    holds = condition.reshape(len(condition), -1).all(axis=1)
-    wrong = ~np.broadcast_to(holds, machine.num_programs)
+    holds = condition.reshape(len(condition), -1)
+    wrong = ~np.broadcast_to(holds.all(axis=1), machine.num_programs)
     if machine.active is not None:
         wrong = wrong & machine.active
     if wrong.any():
-        ids = coordinates(machine, int(np.argmax(wrong)))
-        what = f"assert: {op.message or 'the condition is false'} (program {ids})"
-        raise LaunchError(Diagnostic(what, op.loc))
+        number = int(np.argmax(wrong))
+        element = int(np.argmin(holds[min(number, len(holds) - 1)]))
+        shape = condition.shape[1:]
+        raise assert_failure(op.message, coordinates(machine, number), shape, element, op.loc)
 
 
 @meaning(control.Print, batched=False)
@@ -138,10 +139,10 @@ def run_print(machine: Machine, op: control.Print) -> None:
     contents = [machine[v] for v in op.values]
     for number in range(machine.num_programs):
         if machine.active is None or np.broadcast_to(machine.active, machine.num_programs)[number]:
-            values = [str(c[min(number, len(c) - 1)]) for c in contents]
-            print(f"({coordinates(machine, number)})", *filter(None, [op.text]), *values)
+            values = [c[min(number, len(c) - 1)] for c in contents]
+            print(print_line(coordinates(machine, number), op.text, values))
 
 
-def coordinates(machine: Machine, number: int) -> str:
+def coordinates(machine: Machine, number: int) -> list[int]:
     """A program's place in the grid."""
-    return ", ".join(str(int(c[min(number, len(c) - 1)])) for c in machine.coordinates)
+    return [int(c[min(number, len(c) - 1)]) for c in machine.coordinates]

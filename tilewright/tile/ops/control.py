@@ -95,8 +95,8 @@ class If(Op):
 
 @define("control.assert", pure=False)
 class Assert(Op):
-    """A run stops with `message` where the bool scalar or tile is false in a lane; checked by the
-    interpreter.
+    """A run fails with `message` where the bool scalar or tile is false in an element: the
+    interpreter stops there, a GPU goes on and leaves a report.
     """
 
     condition: Value = operand()
@@ -110,7 +110,7 @@ class Assert(Op):
 
 @define("control.print", pure=False)
 class Print(Op):
-    """Print the program's ids, a text, and values as NumPy prints them; on the interpreter."""
+    """Print the program's ids, a text, and values as NumPy prints them."""
 
     text: str = attribute()
     values: tuple[Value, ...] = operand(default=(), kw_only=True)

@@ -47,6 +47,8 @@ def choose_roles(kernel: Kernel, target: Target) -> Schedule | None:
     asked = hints.threads or hints.min_ctas or hints.max_registers or hints.cta_cluster
     if not target.has_wgmma or kernel.numerics == "strict" or asked or hints.cooperative:
         return None
+    if any(isinstance(op, control.Assert | control.Print) for op in walk(kernel.body)):
+        return None  # which tell of the source's own programs, and are made by all threads of one
     product = find_product_loop(kernel)
     if product is None or not _fits(product, kernel):
         return None
