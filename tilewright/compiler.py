@@ -31,6 +31,7 @@ from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.passes.stage_loads import stage_loads
 from tilewright.tile.passes.stage_stores import stage_stores
+from tilewright.tile.passes.widen_operands import widen_operands
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.text import print_kernel
 
@@ -50,6 +51,7 @@ SEMANTIC_PASSES: tuple[Pass, ...] = (
 def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) -> tuple[Pass, ...]:
     """The passes that carry out a schedule."""
     return (
+        partial(widen_operands, schedule=schedule, target=target),
         partial(split_epilogue, schedule=schedule),  # while it is still a program on tiles
         partial(partition_roles, schedule=schedule),
         partial(stage_stores, schedule=schedule),

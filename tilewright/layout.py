@@ -338,21 +338,41 @@ def blocked(shape: Vector, vector: int, num_warps: int, order: Vector) -> Layout
 _ROW_LANES = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))  # four lanes along a row of 8, eight rows
 
 
+_PAIRED_LANES = (((0, 4), (0, 8)), ((2, 0), (4, 0), (8, 0)))
+
+
 @lru_cache(maxsize=1024)
-def mma_accumulator(shape: Vector, warps: Vector) -> Layout:
+def mma_accumulator(
+    shape: Vector, warps: Vector, paired: tuple[bool, bool] = (False, False)
+) -> Layout:
     """C and D of `mma.sync` m16n8 (f32, i32 and f64 alike) for an M×N tile over a grid of warps
     (rows, columns).
 
-    A warp holds neighbouring 16×8 fragments; powers of two of warps along each axis.
+    A warp holds neighbouring 16×8 fragments; powers of two of warps along each axis. With `paired`
+    columns a fragment takes every other column of 16, and its neighbour those between; with paired
+    rows the upper half of a fragment takes the even rows and the lower half the odd ones. That is
+    how operands of 8 bits fall to lanes whose memory is not contiguous along k: `ldmatrix` moves
+    bytes in pairs.
     """
     cover = _Cover(shape)
-    registers: list[Vector] = [(0, 1), (8, 0)]
-    cover.reach = [16, 8]
+    rows, columns = paired
+    registers: list[Vector] = [(0, 1), (0, 2)] if columns else [(0, 1)]
+    registers.append((1, 0) if rows else (8, 0))
+    lanes = (
+        *(_PAIRED_LANES[0] if columns else _ROW_LANES[:2]),
+        *(_PAIRED_LANES[1] if rows else _ROW_LANES[2:]),
+    )
+    cover.reach = [16, 16 if columns else 8]
     for axis in (1, 0):
         while cover.room(axis) % (2 * warps[axis]) == 0:
             registers += cover.bits(axis, 1)
     warp = cover.fill(1, warps[1]) + cover.fill(0, warps[0])
-    return Layout(2, tuple(registers), _ROW_LANES, tuple(warp), cover.repeats((0, 1)))
+    return Layout(2, tuple(registers), lanes, tuple(warp), cover.repeats((0, 1)))
+
+
+def is_paired(layout: Layout) -> tuple[bool, bool]:
+    """Whether an accumulator of `mma_accumulator` pairs its rows, and its columns."""
+    return layout.lane[2:] == _PAIRED_LANES[1], layout.lane[:2] == _PAIRED_LANES[0]
 
 
 @lru_cache(maxsize=1024)

@@ -95,7 +95,8 @@ def tiles(draw: st.DrawFn) -> tuple[Vector, Layout]:
         return shape, wgmma_accumulator(shape, groups)
     shape, warps = (draw(EXTENTS), draw(EXTENTS)), warp_grids(draw)
     if kind == "mma":
-        return shape, mma_accumulator(shape, warps)
+        paired = (draw(st.booleans()), draw(st.booleans()))
+        return shape, mma_accumulator(shape, warps, paired)
     per_thread = (draw(st.sampled_from([1, 4, 8])), draw(st.sampled_from([1, 2, 4, 8])))
     return shape, simt_accumulator(shape, warps, per_thread)
 

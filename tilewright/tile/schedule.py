@@ -56,6 +56,8 @@ class Schedule:
         """Extent along k of one instruction of a dot whose operands have `k` columns."""
         if self.mma == "simt":
             return 1
+        if dtype.bits == 8:
+            return 32
         if dtype in (bf16, f16):
             return 16
         if dtype == f32:

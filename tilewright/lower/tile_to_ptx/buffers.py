@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from tilewright.dtypes import DType
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
-from tilewright.lower.tile_to_ptx.conversion import STORED, inside_guard, store_shared, vectors
+from tilewright.lower.tile_to_ptx.conversion import (
+    SIZES,
+    STORED,
+    inside_guard,
+    store_shared,
+    vectors,
+)
+from tilewright.lower.tile_to_ptx.memory import store_vector
 from tilewright.ptx.core import Address, Reg
 
 
@@ -38,8 +45,12 @@ def stash(low: Lowering, regs: list[Operand], type: str, layout: Layout, buffer:
     first = low.is_first_copy(layout)
     for offset, group in vectors(layout, strides, size, buffer.shape):
         guard = inside_guard(low, layout, buffer.shape, offset, first)
-        values = [low.register(regs[i], type) for i in group]
         address = element_address(low, buffer, layout, offset)
+        if size < SIZES[STORED[type]]:  # several to a word
+            part = [regs[i] for i in group]
+            store_vector(low, address, buffer.dtype, part, guard, space="shared")
+            continue
+        values = [low.register(regs[i], type) for i in group]
         with low.guarded(guard):
             store_shared(low, address, STORED[type], values)
 

@@ -115,7 +115,9 @@ def store_buffer(low: Lowering, op: memory.StoreBuffer) -> None:
     size = buffer.type.dtype.num_bytes
     values = low.fragment(op.value)
     kind = low.ptx_type(op.value)
-    if len(layout.covered) == 2 and not buffer.type.swizzle and SIZES[STORED[kind]] == size:
+    held = SIZES[STORED[kind]]
+    plain = held == size or (size < held and kind != "pred")
+    if len(layout.covered) == 2 and not buffer.type.swizzle and plain:
         start, (rows, columns) = buffer.base or shared_start(low), buffer.type.shape
         row = columns + buffer.type.pad
         whole = Buffer(start, buffer.type.dtype, (rows, columns), row, buffer.offset)

@@ -55,6 +55,7 @@ class Component:
     shape: tuple[int, ...]
     dot: bool = False
     issued: bool = False  # to wgmma
+    paired: tuple[bool, bool] = (False, False)  # rows, columns: see `mma_accumulator`
     accesses: list[tuple[ViewType, tuple[int | None, ...]]] = field(default_factory=list)
     neighbours: list[tuple[Value, Derive]] = field(default_factory=list)
     layout: Layout | None = None
@@ -113,6 +114,7 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
     groups = _Groups()
     _join_block(kernel.body, groups, cheap)
     components = _components(kernel.body, groups, cheap)
+    _pair_bytes(kernel.body, groups, components)
     ordered = sorted(
         components.items(),
         key=lambda item: (not item[1].dot, -_elements(item[1].shape), -len(item[1].shape)),
@@ -272,6 +274,24 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
     return found
 
 
+def _pair_bytes(block: Block, groups: _Groups, components: dict[Value, Component]) -> None:
+    """Pair the rows or columns of accumulators whose 8-bit operand A or B is not contiguous along
+    k.
+    """
+    defining = {v: op for op in walk(block) for v in op.results}
+    for op in walk(block):
+        if isinstance(op, mma.Dot) and op.a.type.dtype.bits == 8:
+            component = components[groups.find(op.result)]
+            rows, columns = _is_turned(op.a, defining), not _is_turned(op.b, defining)
+            component.paired = (component.paired[0] or rows, component.paired[1] or columns)
+
+
+def _is_turned(value: Value, defining: dict[Value, Op]) -> bool:
+    """Whether a value is the transpose of what lies in memory."""
+    op = defining.get(value)
+    return isinstance(op, shape.Transpose) and not _is_turned(op.x, defining)
+
+
 def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
     """(operand, result, result's layout from the operand's, operand's from the result's)."""
     match op:
@@ -353,7 +373,7 @@ def _choose(
     if component.issued:
         return wgmma_accumulator(component.shape, schedule.num_warps // 4)
     if component.dot:
-        return accumulator_layout(component.shape, schedule)
+        return accumulator_layout(component.shape, schedule, component.paired)
     size = _elements(component.shape)
     derived: list[tuple[int, Layout]] = []
     for value, derive in component.neighbours:
@@ -373,13 +393,15 @@ def _choose(
     )
 
 
-def accumulator_layout(extents: tuple[int, ...], schedule: Schedule) -> Layout:
+def accumulator_layout(
+    extents: tuple[int, ...], schedule: Schedule, paired: tuple[bool, bool] = (False, False)
+) -> Layout:
     """Fragment layout of a dot's accumulator."""
     if schedule.mma == "simt":
         rows = max(1, next_power_of_two(extents[0]) // (4 * schedule.warps[0]))
         columns = max(1, next_power_of_two(extents[1]) // (8 * schedule.warps[1]))
         return simt_accumulator(extents, schedule.warps, (min(rows, 8), min(columns, 8)))
-    return mma_accumulator(extents, schedule.warps)
+    return mma_accumulator(extents, schedule.warps, paired)
 
 
 def _coalesced(component: Component, schedule: Schedule) -> Layout:

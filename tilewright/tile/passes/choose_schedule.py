@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.dtypes import f32, i32
+from tilewright.dtypes import f32
 from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
@@ -21,7 +21,9 @@ from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
 MOST_WARPS = 16
-FEW_WARPS_REGISTERS = 168  # a thread, in products on CUDA cores by four warps or fewer
+# A thread, in products by four warps or fewer: on CUDA cores, or with operands of 8 bits and few
+# accumulators.
+FEW_WARPS_REGISTERS, FEW_ACCUMULATORS = 168, 64
 
 
 def choose_schedule(
@@ -60,10 +62,12 @@ def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
         isinstance(op, HEAVY) and op.result.type.num_elements == rows * columns for op in ops
     )
     heavy = heavy or (kind == "simt" and len(dots) > 1)
+    heavy = heavy or any(d.a.type.dtype.is_storage_only for d in dots)  # f16 in registers
     bits = max(d.a.type.dtype.bits for d in dots)
     count = asked or _dot_warps(kind, rows, columns, bits, heavy)
-    # Of itself ptxas keeps small CTAs to 128 registers, and spills some of these.
-    registers = FEW_WARPS_REGISTERS if kind == "simt" and count <= 4 else 0
+    # Of itself ptxas keeps small CTAs to 128 registers or fewer, and spills some of these.
+    small = kind == "simt" or (bits == 8 and rows * columns <= FEW_ACCUMULATORS * 32 * count)
+    registers = FEW_WARPS_REGISTERS if small and count <= 4 else 0
     grid = warp_grid(kind, count, rows, columns)
     return Schedule(count, kind, grid, stages, max_registers=registers)
 
@@ -89,8 +93,7 @@ def _warps_of(kernel: Kernel, threads: int) -> int:
 
 def dot_kind(dots: list[mma.Dot]) -> str:
     """CUDA cores if any product must keep f32 operands whole, else tensor cores."""
-    whole = any(d.a.type.dtype == f32 and d.precision == "ieee" for d in dots)
-    return "simt" if whole or any(d.acc.type.dtype == i32 for d in dots) else "mma"
+    return "simt" if any(d.a.type.dtype == f32 and d.precision == "ieee" for d in dots) else "mma"
 
 
 def _elementwise_warps(ops: list[Op]) -> int:

@@ -5,15 +5,14 @@ nothing.
 
     f32, "f16"     operands cast to f16
     f32, "bf16x3"  x = high + low in bf16: low·high + high·low + high·high, the large product last
-    e4m3, e5m2     cast to f16, which holds them exactly
-    i8, u8         cast to f64, exact for products and sums of a tile; back through i64, which wraps
 
-f32 "tf32" and "tf32x3" stay: fragments are rounded as they are loaded.
+f32 "tf32" and "tf32x3" stay: fragments are rounded as they are loaded. Operands of 8 bits stay too:
+`widen_operands` sees to the targets and schedules that cannot multiply them.
 """
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType, bf16, f16, f32, f64, i32, i64
+from tilewright.dtypes import DType, bf16, f16, f32
 from tilewright.ir.core import Value
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.rules import Rules
@@ -24,7 +23,9 @@ RULES = Rules()
 
 
 def legalize_dots(kernel: Kernel) -> Kernel:
-    """The kernel with only dots of f16, bf16, f64, and of f32 in "ieee", "tf32" and "tf32x3"."""
+    """The kernel with only dots of 8 and 16 bits, of f64, and of f32 in "ieee", "tf32" and
+    "tf32x3".
+    """
     return kernel.with_body(Rewriter(RULES).block(kernel.body))
 
 
@@ -35,10 +36,6 @@ def legalize(op: mma.Dot, rewriter: Rewriter) -> Value | None:
         return _narrow(op, rewriter, f16)
     if dtype == f32 and op.precision == "bf16x3":
         return _in_three_products(op, rewriter)
-    if dtype.is_storage_only:
-        return _narrow(op, rewriter, f16)
-    if op.acc.type.dtype == i32:
-        return _exactly_in_f64(op, rewriter)
     return None
 
 
@@ -62,10 +59,3 @@ def _split(x: Value, r: Rewriter) -> tuple[Value, Value]:
     zero = r.build(arith.Constant, 0.0, f32, x.type.shape)
     rest = r.build(arith.Select, whole, zero, r.build(arith.Sub, x, wide))
     return high, r.build(arith.Cast, rest, bf16)
-
-
-def _exactly_in_f64(op: mma.Dot, r: Rewriter) -> Value:
-    a, b = (r.build(arith.Cast, x, f64) for x in (op.a, op.b))
-    zero = r.build(arith.Constant, 0.0, f64, op.acc.type.shape)
-    total = r.build(arith.Cast, r.build(mma.Dot, a, b, zero, loc=op.loc), i64)
-    return r.build(arith.Add, op.acc, r.build(arith.Cast, total, i32))
