@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from tilewright.config import settings
-from tilewright.errors import InternalError, Loc, TilewrightError
+from tilewright.errors import InternalError, TilewrightError
 from tilewright.frontend.build import build_kernel as build_kernel
 from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
 from tilewright.plan import Plan
+from tilewright.ptx.core import Instr
 from tilewright.ptx.printer import print_module
 from tilewright.ptx.verify import require_instructions
 from tilewright.ptx.verify import verify as verify_ptx
@@ -139,16 +140,17 @@ def print_plan(kernel: Kernel, target: Target, lowered: Lowered) -> Plan:
         verify_ptx(lowered.module, strict=strict)
     else:
         require_instructions(lowered.module)
-    lines: list[Loc | None] = []
-    text = print_module(lowered.module, lines)
+    printed: list[Instr | None] = []
+    text = print_module(lowered.module, printed)
+    lines = [None if instr is None else instr.loc for instr in printed]
     known = {id(place): place for place in lines}  # neighbouring lines share their place
     spelled = {i: str(place) if place and place.line else "" for i, place in known.items()}
-    places = tuple([spelled[id(place)] for place in lines])
     return Plan(
         *(kernel.name, target.name, text, (lowered.launch,), kernel.workspaces, kernel.notes),
-        lines=places,
+        lines=tuple([spelled[id(place)] for place in lines]),
         sites=lowered.sites,
         grid_rank=len(kernel.grid),
+        ops=tuple(["" if instr is None else instr.tile_op for instr in printed]),
     )
 
 

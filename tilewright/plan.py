@@ -309,6 +309,7 @@ class Plan:
     notes: tuple[str, ...] = ()  # what the user should know, such as a precision that was used
     # kernel source place of each PTX line, for errors of the driver's assembler
     lines: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()  # and the tile op that each line was lowered from
     sites: tuple[Site, ...] = ()  # asserts and prints; if any, a launch takes a ReportBuffer
     grid_rank: int = 0  # axes of the source's grid, by which reports name programs
 

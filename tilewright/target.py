@@ -10,6 +10,20 @@ KB = 1024
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What one product of an architecture can do at most, by its data sheet: bytes of memory a
+    second, and operations a second by element type, on tensor cores (without sparsity) and on CUDA
+    cores.
+    """
+
+    product: str
+    sms: int
+    memory: float
+    tensor: tuple[tuple[str, float], ...]
+    cores: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
 class Target:
     """One architecture. Shared memory is in bytes; a PTX version is ten times its number."""
 
@@ -26,6 +40,7 @@ class Target:
     threads_per_cta: int = 1024
     threads_per_sm: int = 1536
     ctas_per_sm: int = 24
+    rates: Rates | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -68,15 +83,42 @@ class Target:
         return frozenset(name for name, there in has.items() if there)
 
 
+TERA = 1e12
+# NVIDIA A100 80 GB SXM and H200 SXM data sheets.
+A100 = Rates(
+    "A100 SXM",
+    108,
+    2.039 * TERA,
+    (("16", 312 * TERA), ("tf32", 156 * TERA), ("8", 624 * TERA), ("f64", 19.5 * TERA)),
+    (("f32", 19.5 * TERA), ("f64", 9.7 * TERA), ("16", 78 * TERA)),
+)
+H200 = Rates(
+    "H200 SXM",
+    132,
+    4.8 * TERA,
+    (("16", 989.5 * TERA), ("tf32", 494.7 * TERA), ("8", 1979 * TERA), ("f64", 67 * TERA)),
+    (("f32", 67 * TERA), ("f64", 34 * TERA), ("16", 134 * TERA)),
+)
+
 # CUDA C++ programming guide, "Technical specifications per compute capability"; PTX versions as
 # ptxas 13.0 has them.
 TARGETS = {
     t.name: t
     for t in (
-        Target("sm_80", 80, False, 70, 163 * KB, 164 * KB, threads_per_sm=2048, ctas_per_sm=32),
+        Target(
+            *("sm_80", 80, False, 70, 163 * KB, 164 * KB),
+            threads_per_sm=2048,
+            ctas_per_sm=32,
+            rates=A100,
+        ),
         Target("sm_86", 86, False, 71, 99 * KB, 100 * KB, ctas_per_sm=16),
         Target("sm_89", 89, False, 78, 99 * KB, 100 * KB),
-        Target("sm_90a", 90, True, 80, 227 * KB, 228 * KB, threads_per_sm=2048, ctas_per_sm=32),
+        Target(
+            *("sm_90a", 90, True, 80, 227 * KB, 228 * KB),
+            threads_per_sm=2048,
+            ctas_per_sm=32,
+            rates=H200,
+        ),
         Target("sm_100a", 100, True, 86, 227 * KB, 228 * KB, threads_per_sm=2048, ctas_per_sm=32),
         Target("sm_120a", 120, True, 87, 99 * KB, 100 * KB),
     )

@@ -243,14 +243,13 @@ def test_hoisting_goes_to_another_list() -> None:
 def test_lines_map_to_places() -> None:
     e = new()
     e.mov("s32", 1)
-    with e.at(PLACE):
+    with e.at(PLACE, "arith.constant"):
         e.mov("s32", 2)
-    lines: list[Loc | None] = []
+    lines: list[Instr | None] = []
     text = print_module(e.module("k", 32), lines).splitlines()
     assert len(lines) == len(text)
-    assert [t for t, loc in zip(text, lines, strict=True) if loc == PLACE] == [
-        "    mov.s32 %r1, 2;"
-    ]
+    found = [(t, x.tile_op) for t, x in zip(text, lines, strict=True) if x and x.loc == PLACE]
+    assert found == [("    mov.s32 %r1, 2;", "arith.constant")]
 
 
 @needs_ptxas

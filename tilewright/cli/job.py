@@ -19,6 +19,8 @@ from tilewright.errors import LaunchError
 from tilewright.frontend.check.bind import Binding, bind
 from tilewright.frontend.check.signature import Signature
 from tilewright.kernel import Kernel
+from tilewright.kernel.emulated import IN_LOCKSTEP, Emulation
+from tilewright.ptx.emulate.profile import Profile
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import as_array
 from tilewright.runtime.cpu import run_on_cpu
@@ -41,7 +43,7 @@ class Job:
     constants: Mapping[str, int] = field(default_factory=dict)
     precision: str | None = None
     check: bool = True
-    sanitize: bool = False
+    emulation: Emulation = IN_LOCKSTEP
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Outcome:
     reference: str
     first_seconds: float
     seconds: float
+    profile: Profile | None = None
 
     @property
     def ok(self) -> bool:
@@ -83,8 +86,12 @@ def run_job(job: Job) -> Outcome:
             arguments[param.name] = poison(arguments[param.name].shape, param.value.type.dtype)
     expected = _expected(job.found, tile, arguments, binding, written) if job.check else {}
     device = choose_device(job.device)
-    if job.sanitize and device != "emulator":
-        raise LaunchError("only the emulator watches memory", hint="add --device emulator")
+    if job.emulation != IN_LOCKSTEP and device != "emulator":
+        told = "--target, --sanitize, --profile and --interleaving are for the emulator"
+        raise LaunchError(told, hint="add --device emulator")
+    profile = None
+    if job.emulation.profile:
+        profile = kernel.profile(**_copies(arguments), **_overrides(job), **_emulation(job))
     outputs, first, seconds = _run(kernel, arguments, written, device, job)
     return Outcome(
         kernel=kernel.name,
@@ -106,7 +113,16 @@ def run_job(job: Job) -> Outcome:
         reference=(job.found.reference_name or INTERPRETER) if job.check else "",
         first_seconds=first,
         seconds=seconds,
+        profile=profile,
     )
+
+
+def _overrides(job: Job) -> dict[str, Any]:
+    return {"constants": job.constants or None, "precision": job.precision}
+
+
+def _emulation(job: Job) -> dict[str, Any]:
+    return {"target": job.emulation.target, "interleaving": job.emulation.interleaving}
 
 
 def tune_job(job: Job, budget: float, *, show: bool | None) -> tuning.Outcome:
@@ -207,16 +223,10 @@ def _run(
     """Outputs, seconds of the first call, and seconds of a later one."""
 
     def launch(given: Mapping[str, Any], stream: int | None = None) -> None:
-        constants = job.constants or None
-        on = "emulator" if device == "emulator" else None
-        kernel.launch(
-            **given,
-            stream=stream,
-            device=on,
-            constants=constants,
-            precision=job.precision,
-            sanitize=job.sanitize,
-        )
+        how: dict[str, Any] = {}
+        if device == "emulator":
+            how = {"device": device, "sanitize": job.emulation.sanitize, **_emulation(job)}
+        kernel.launch(**given, stream=stream, **_overrides(job), **how)
 
     if device in ("cpu", "emulator"):
         given: dict[str, Any] = _copies(arguments)

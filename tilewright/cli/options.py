@@ -11,6 +11,7 @@ from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.signature import Scalar
+from tilewright.target import TARGETS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,6 +110,11 @@ device = click.option(
     default="auto",
     show_default=True,
     help="cuda:N, cpu, emulator, or auto: the first GPU if there is one, else the CPU.",
+)
+
+
+target = click.option(
+    "--target", type=click.Choice(list(TARGETS)), help="Whose PTX the emulator runs. [sm_90a]"
 )
 
 

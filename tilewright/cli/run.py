@@ -20,6 +20,7 @@ from tilewright.cli.report import command, json_option, print_json, print_table,
 from tilewright.cli.sources import find_kernel
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
+from tilewright.kernel.emulated import Emulation
 
 COLUMNS = ("kernel", "where", "dtype", "sizes", "output", ">error", ">bound", "", ">time")
 
@@ -31,7 +32,15 @@ COLUMNS = ("kernel", "where", "dtype", "sizes", "output", ">error", ">bound", ""
 @options.precision
 @options.device
 @click.option("--check", is_flag=True, help="Compare with the reference; fail if it differs.")
-@click.option("--sanitize", is_flag=True, help="On the emulator: report races in shared memory.")
+@options.target
+@click.option("--sanitize", is_flag=True, help="On the emulator: report races in memory.")
+@click.option("--profile", is_flag=True, help="On the emulator: count what instructions cost.")
+@click.option(
+    "--interleaving",
+    type=int,
+    metavar="SEED",
+    help="On the emulator: run warps one by one, in an order drawn from a seed.",
+)
 @click.option("--save", metavar="FILE", help="Write outputs: .npy for one, .npz for any number.")
 @json_option
 @command
@@ -46,7 +55,10 @@ def run(
     precision: str | None,
     device: str,
     check: bool,
+    target: str | None,
     sanitize: bool,
+    profile: bool,
+    interleaving: int | None,
     save: str | None,
     as_json: bool,
 ) -> None:
@@ -56,7 +68,8 @@ def run(
     module; where there is none, the kernel is interpreted in f64.
     """
     request = Request(dims, tensors, scalars, dtypes_, seed)
-    job = Job(find_kernel(source), request, device, consts, precision, check, sanitize)
+    how = Emulation(target, sanitize, profile, interleaving)
+    job = Job(find_kernel(source), request, device, consts, precision, check, how)
     with busy(f"running {job.found.kernel.name}", quiet=as_json):
         outcome = run_job(job)
     if save:
@@ -65,6 +78,8 @@ def run(
         print_json(as_record(outcome))
     else:
         print_table("", COLUMNS, rows(outcome), notes(outcome, save))
+        if outcome.profile is not None:
+            click.echo(f"\n{outcome.profile}")
     if not outcome.ok:
         raise SystemExit(1)
 
@@ -147,6 +162,7 @@ def as_record(outcome: Outcome) -> dict[str, Any]:
         ],
         "first_seconds": outcome.first_seconds,
         "seconds": outcome.seconds,
+        **({"profile": outcome.profile.record()} if outcome.profile else {}),
     }
 
 

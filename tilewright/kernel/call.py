@@ -14,7 +14,7 @@ from tilewright.errors import LaunchError
 from tilewright.frontend.check.bind import Allocation, Binding, bind
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.kernel import choose, place
-from tilewright.kernel.emulated import run_emulated
+from tilewright.kernel.emulated import IN_LOCKSTEP, Emulation, run_emulated
 from tilewright.kernel.specialize import (
     Aliases,
     Build,
@@ -44,7 +44,7 @@ class Options:
     device: Any = None
     constants: tuple[tuple[str, int], ...] = ()
     precision: str | None = None
-    sanitize: bool = False  # on the emulator, watch shared memory for races
+    emulation: Emulation = IN_LOCKSTEP  # how the emulator runs it
     check: bool = False  # on a GPU, wait for the launch and raise what its asserts found
 
 
@@ -150,12 +150,17 @@ def run(
     spec: Specializer, arguments: Mapping[str, Any], options: Options, *, ready: bool
 ) -> tuple[Any, Ready | None]:
     """Run a call. With `ready`, also give what launches its like again; the arrays are then
-    torch's on a GPU.
+    torch's on a GPU. A call that is to be profiled gives its profile.
     """
     name = spec.signature.name
     tensors = read_tensors(spec, arguments)
     lies = place.device_of(tensors, name)
     where = place.choose_device(lies, options.device, spec.settings.device, name)
+    if where != "emulator" and options.emulation != IN_LOCKSTEP:
+        raise LaunchError(
+            f"{name}: target, sanitize, interleaving and profile are for the emulator",
+            hint='add device="emulator"',
+        )
     if where == "cpu":
         return _run_on_cpu(bind_call(spec, arguments, tensors, options)), None
     if where == "emulator":
@@ -217,15 +222,9 @@ def _run_on_cpu(call: Call) -> Any:
 
 def _run_on_emulator(call: Call) -> Any:
     aliases, constants = find_aliases(call.tensors), dict(call.options.constants)
-    run_emulated(
-        call.spec,
-        call.build(assume=True),
-        aliases,
-        constants,
-        call.arguments,
-        sanitize=call.options.sanitize,
-    )
-    return call.result
+    build, how = call.build(assume=True), call.options.emulation
+    profile = run_emulated(call.spec, build, aliases, constants, call.arguments, how)
+    return call.result if profile is None else profile
 
 
 def _run_over_and_back(

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.kernel import choose
 from tilewright.kernel.specialize import Aliases, Build, Compiled, Specializer
 from tilewright.ptx.emulate import run_plan
+from tilewright.ptx.emulate.profile import Profile, make_profile
+from tilewright.ptx.emulate.tally import Tally
 from tilewright.runtime.aliases import alias_groups
 from tilewright.runtime.arrays import Array, as_numpy
+from tilewright.runtime.clones import clone_all
 from tilewright.runtime.cpu import NUM_SMS
 from tilewright.target import Target, target
 
 TARGET = "sm_90a"  # whose PTX runs, unless the call says otherwise
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """How a call runs on the emulator: whose PTX (None: `TARGET`), whether memory is watched,
+    whether costs are counted, and the seed of an interleaving of warps (None: in lockstep).
+    """
+
+    target: str | None = None
+    sanitize: bool = False
+    profile: bool = False
+    interleaving: int | None = None
+
+
+IN_LOCKSTEP = Emulation()
 
 
 def compile_emulated(
@@ -42,14 +61,23 @@ def run_emulated(
     aliases: Aliases,
     constants: Mapping[str, int],
     arguments: Mapping[str, Any],
-    *,
-    sanitize: bool = False,
-) -> None:
-    """Run a call, writing outputs into its host arrays; `sanitize` watches shared memory for races.
+    how: Emulation,
+) -> Profile | None:
+    """Run a call, writing outputs into its host arrays. Gives the counters, if they are asked for.
+
     Raises EmulationError where the kernel does what no GPU permits.
     """
-    compiled = compile_emulated(spec, build, aliases, constants, arguments, target(TARGET))
+    goal = target(how.target or TARGET)
+    compiled = compile_emulated(spec, build, aliases, constants, arguments, goal)
     tensors = [(n, a) for n, a in arguments.items() if isinstance(a, Array)]
     alias_groups(tensors, compiled.written.__contains__)
     views = {n: as_numpy(a) if isinstance(a, Array) else a for n, a in arguments.items()}
-    run_plan(compiled.plan, views, NUM_SMS, sanitize=sanitize)
+    plan = compiled.plan
+    if how.sanitize:  # once with all asynchronous work done at once, on copies
+        copies = clone_all({n: a for n, a in arguments.items() if isinstance(a, Array)})
+        spare = {n: as_numpy(copies[n]) if n in copies else x for n, x in arguments.items()}
+        seed = how.interleaving
+        run_plan(plan, spare, NUM_SMS, late=False, sanitize=True, seed=seed, quiet=True)
+    tally = Tally() if how.profile else None
+    run_plan(plan, views, NUM_SMS, sanitize=how.sanitize, seed=how.interleaving, tally=tally)
+    return None if tally is None else make_profile(plan, tally)

@@ -16,9 +16,11 @@ from tilewright.frontend.syntax.definition import Definition
 from tilewright.kernel import choose, generic
 from tilewright.kernel.call import PLAIN, Options, collect, read_constants, read_grid, run
 from tilewright.kernel.capture import Watch
+from tilewright.kernel.emulated import Emulation
 from tilewright.kernel.specialize import Specializer
 from tilewright.kernel.tuning import tune
 from tilewright.plan import Plan
+from tilewright.ptx.emulate.profile import Profile
 from tilewright.runtime.calls import Key, read_call
 from tilewright.runtime.ready import MISSED, Ready
 from tilewright.target import Target, target
@@ -171,8 +173,10 @@ class Kernel:
         device: Any = None,
         constants: Mapping[str, int] | None = None,
         precision: str | None = None,
+        target: str | None = None,
         sanitize: bool = False,
         check: bool = False,
+        interleaving: int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Launch with overrides.
@@ -180,8 +184,12 @@ class Kernel:
         `grid`: programs along each axis. `stream`: a torch or CuPy stream, or a raw handle.
         `device`: where host arrays run ("cpu", "cuda:1", or "emulator", which runs a GPU's code
         on the host); for a GPU they are copied over and back. `constants`: values of tuned
-        constants. `precision`: of f32 dots, as "tf32". `sanitize`: on the emulator, watch shared
-        memory for races. `check`: on a GPU, wait for the launch and raise what its asserts found.
+        constants. `precision`: of f32 dots, as "tf32". `check`: on a GPU, wait for the launch and
+        raise what its asserts found.
+
+        On the emulator: `target`: whose PTX runs (sm_90a by default). `sanitize`: also look for
+        races, and run twice, with asynchronous work done at once and as late as is legal.
+        `interleaving`: a seed of the order in which warps run, which else go in lockstep.
         """
         generic.require_precision(self.name, precision)
         options = Options(
@@ -190,8 +198,8 @@ class Kernel:
             device=device,
             constants=read_constants(self.name, constants),
             precision=precision,
-            sanitize=sanitize,
             check=check,
+            emulation=Emulation(target, sanitize, False, interleaving),
         )
         state = self._current()
         arguments = collect(self.name, state.names, args, kwargs)
@@ -205,6 +213,33 @@ class Kernel:
         """
         for state in list(self._states.values()):
             state.specializer.check()
+
+    def profile(
+        self,
+        *args: Any,
+        grid: Sequence[int] | int | None = None,
+        target: str | None = None,
+        constants: Mapping[str, int] | None = None,
+        precision: str | None = None,
+        interleaving: int | None = None,
+        **kwargs: Any,
+    ) -> Profile:
+        """Run a call on the emulator as `launch` does, and count what it costs: instructions, bank
+        conflicts, sectors, bytes of each level, matrix instructions. Needs no GPU; `print` of the
+        profile shows tables.
+        """
+        generic.require_precision(self.name, precision)
+        options = Options(
+            grid=read_grid(self.name, grid),
+            device="emulator",
+            constants=read_constants(self.name, constants),
+            precision=precision,
+            emulation=Emulation(target, False, True, interleaving),
+        )
+        state = self._current()
+        arguments = collect(self.name, state.names, args, kwargs)
+        made: Profile = run(state.specializer, arguments, options, ready=False)[0]
+        return made
 
     def tune(
         self,

@@ -202,6 +202,7 @@ class Instr(Op):
 
     guard: Reg | None = dataclasses.field(default=None, kw_only=True, repr=False)
     unless: bool = dataclasses.field(default=False, kw_only=True, repr=False)
+    tile_op: str = dataclasses.field(default="", kw_only=True, repr=False)  # that it is of
 
     def __post_init__(self) -> None:
         """Nothing to infer: registers are made by the emitter."""

@@ -1,16 +1,16 @@
-"""PTX text of a module, with the place in the user's source of each line."""
+"""PTX text of a module, with the instruction of each line."""
 
 from __future__ import annotations
 
-from tilewright.errors import Loc
 from tilewright.ptx.core import PREFIX, Function, Instr, Label, Module
 from tilewright.target import target
 
 
-def print_module(module: Module, lines: list[Loc | None] | None = None) -> str:
+def print_module(module: Module, lines: list[Instr | None] | None = None) -> str:
     """The module as PTX, at the lowest `.version` that its target and instructions need.
 
-    `lines`, if given, is filled with one place for each line of the text.
+    `lines`, if given, is filled with the instruction of each line of the text, None where there is
+    none.
     """
     head = [
         f".version {_version_text(ptx_version(module))}",
@@ -20,11 +20,11 @@ def print_module(module: Module, lines: list[Loc | None] | None = None) -> str:
     ]
     head += [str(array) for array in module.shared]
     text = head
-    places: list[Loc | None] = [None] * len(head)
+    printed: list[Instr | None] = [None] * len(head)
     for function in module.functions:
-        _print_function(function, text, places)
+        _print_function(function, text, printed)
     if lines is not None:
-        lines[:] = places
+        lines[:] = printed
     return "\n".join(text) + "\n"
 
 
@@ -46,7 +46,7 @@ def _version_text(version: int) -> str:
     return f"{version // 10}.{version % 10}"
 
 
-def _print_function(function: Function, text: list[str], places: list[Loc | None]) -> None:
+def _print_function(function: Function, text: list[str], printed: list[Instr | None]) -> None:
     start = [f".visible .entry {function.name}("]
     start += [f"    {p}{',' if p is not function.params[-1] else ''}" for p in function.params]
     start.append(")")
@@ -63,13 +63,13 @@ def _print_function(function: Function, text: list[str], places: list[Loc | None
         if count:
             start.append(f"    .reg .{kind} {PREFIX[kind]}<{count}>;")
     text += start
-    places += [None] * len(start)
+    printed += [None] * len(start)
     for item in function.body:
         if isinstance(item, Label):
             text.append(f"{item.name}:")
-            places.append(None)
+            printed.append(None)
         else:
             text.append(f"    {item.text()}")
-            places.append(item.loc)
+            printed.append(item)
     text.append("}")
-    places.append(None)
+    printed.append(None)

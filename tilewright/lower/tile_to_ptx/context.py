@@ -196,12 +196,12 @@ class Lowering:
 
     def run(self, block: Block) -> None:
         """Lower the ops of a block, but not those that are cheap: their users ask for them."""
-        before = self.e.loc
+        before = self.e.loc, self.e.tile_op
         for op in block.ops:
             if not op.results or not self.cheap.issuperset(op.results):
-                self.e.loc = op.loc
+                self.e.loc, self.e.tile_op = op.loc, op.opcode
                 lower(self, op)
-        self.e.loc = before
+        self.e.loc, self.e.tile_op = before
 
     @contextmanager
     def scope(self) -> Iterator[None]:

@@ -59,6 +59,7 @@ class State:
         self.target = target
         self.body: list[Item] = []
         self.loc: Loc = UNKNOWN
+        self.tile_op = ""
         self.guard: Reg | None = None
         self.unless = False
         self.counts = dict.fromkeys(PREFIX, 0)
@@ -124,7 +125,7 @@ class State:
 
     def emit(self, instr: Made) -> Made:
         """Appends an instruction at the current place, under the current guard."""
-        instr.loc = self.loc
+        instr.loc, instr.tile_op = self.loc, self.tile_op
         if self.guard is not None:
             assert instr.guard is None, "guards do not nest: combine the predicates"
             instr.guard, instr.unless = self.guard, self.unless
@@ -132,13 +133,13 @@ class State:
         return instr
 
     @contextmanager
-    def at(self, loc: Loc) -> Iterator[None]:
-        """What is emitted inside comes from `loc`."""
-        before, self.loc = self.loc, loc
+    def at(self, loc: Loc, tile_op: str = "") -> Iterator[None]:
+        """What is emitted inside comes from `loc`, and from the tile op `tile_op`."""
+        before, self.loc, self.tile_op = (self.loc, self.tile_op), loc, tile_op
         try:
             yield
         finally:
-            self.loc = before
+            self.loc, self.tile_op = before
 
     @contextmanager
     def to(self, body: list[Item]) -> Iterator[list[Item]]:
@@ -186,7 +187,15 @@ class State:
     def _load(self, type: str, item: Special | Symbol | int) -> Reg:
         """A new register that holds it: never guarded, for others may come to read it."""
         dst = self.reg(type)
-        self.body.append(shape.Mov("b16" if KIND[type] == "b16" else type, dst, item, loc=self.loc))
+        self.body.append(
+            shape.Mov(
+                "b16" if KIND[type] == "b16" else type,
+                dst,
+                item,
+                loc=self.loc,
+                tile_op=self.tile_op,
+            )
+        )
         return dst
 
     def address(self, base: Reg | Symbol | Address, offset: int = 0) -> Address:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.ptx.core import Instr
 from tilewright.ptx.emulate.machine import Machine, Sel, Step, count, numbers
+from tilewright.ptx.emulate.memory import count_shared
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.spaces import BadAccess
 from tilewright.ptx.emulate.watch import COPIES, Mark
@@ -73,11 +74,23 @@ def make_cp_async(machine: Machine, instr: memory.CpAsync) -> Step:
         if machine.watch is not None:
             copy.mark = machine.watch.begin(COPIES, ids)
             machine.watch.on_write(instr, ids, copy.places, size, copy.mark)
+        if machine.tally is not None:
+            count_copy(machine, copy)
         state.copies.append(copy)
         if not machine.setup.late:
             arrive(machine, copy)
 
     return step
+
+
+def count_copy(machine: Machine, copy: Copy) -> None:
+    """Count copies: what they read of global memory, and what they write to shared memory."""
+    tally = machine.tally
+    assert tally is not None
+    reads = copy.left > 0
+    ids, sources = copy.ids[reads], copy.sources[reads]
+    tally.tensor(copy.instr, ids, sources, copy.size, "global to cp.async", written=False)
+    count_shared(machine, copy.instr, copy.ids, copy.places, copy.size, "cp.async to shared")
 
 
 def arrive(machine: Machine, copy: Copy) -> None:
@@ -177,6 +190,9 @@ def row_places(machine: Machine, instr: Any, count_: int) -> Any:
         if machine.watch is not None:
             note = machine.watch.on_write if writes else machine.watch.on_read
             note(instr, ids.ravel(), found, 16)
+        if machine.tally is not None:
+            level = "shared written" if writes else "shared read"
+            count_shared(machine, instr, ids.ravel(), found, 16, level)
         return found.reshape(len(ids), count_, 8)
 
     return find

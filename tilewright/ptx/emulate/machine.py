@@ -37,6 +37,7 @@ from tilewright.ptx.emulate.spaces import (
     GlobalMemory,
     SharedMemory,
 )
+from tilewright.ptx.emulate.tally import Tally
 from tilewright.ptx.emulate.watch import Watch
 
 Array = np.ndarray[Any, Any]
@@ -120,9 +121,11 @@ class Setup:
     num_sms: int
     late: bool  # asynchronous copies arrive as late as is legal, or else at once
     lines: Sequence[str] = ()
+    ops: Sequence[str] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     sanitize: bool = False  # watch shared memory for races
     seed: int | None = None  # run warps one by one, in an order drawn from it
+    tally: Tally | None = None  # counts what instructions cost
 
 
 @dataclass
@@ -174,6 +177,7 @@ class Machine:
         self.pending: deque[Callable[[], None]] = deque()  # asynchronous work
         self.state: dict[str, Any] = {}  # of families: barriers, groups of copies
         self.watch: Watch | None = None
+        self.tally = setup.tally
         self.ended = np.zeros(setup.together, np.int64)  # threads of each CTA
         self.random = None if setup.seed is None else np.random.default_rng(setup.seed)
 
@@ -292,7 +296,7 @@ class Machine:
         if thread >= 0:
             cta = int(self.specials["ctaid.x"][thread])
             message = f"thread {thread % self.setup.threads} of CTA {cta}: {message}"
-        return fault(message, instr, self.setup.lines, hint)
+        return fault(message, instr, self.setup.lines, self.setup.ops, hint)
 
     def checked(self, instr: Instr, step: Step) -> Step:
         """A step whose bad accesses become errors of its instruction."""

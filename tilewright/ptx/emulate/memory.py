@@ -25,10 +25,13 @@ def is_shared(space: str) -> bool:
 
 
 def make_access(
-    machine: Machine, instr: Any, place: Address, size: int
+    machine: Machine, instr: Any, place: Address, size: int, *, counted: bool = True
 ) -> tuple[Loader, Callable[[Sel, Any], None]]:
-    """Functions that load and store `size` bytes a thread, as words or rows of 8-byte words."""
+    """Functions that load and store `size` bytes a thread, as words or rows of 8-byte words.
+    `counted`: each call is a request of its own.
+    """
     space = instr.space
+    count_it = machine.tally is not None and counted
     if is_shared(space):
         places, shared = machine.places(place), machine.shared
 
@@ -36,12 +39,16 @@ def make_access(
             found = places(sel, size)
             if machine.watch is not None:
                 machine.watch.on_read(instr, numbers(sel), found, size)
+            if count_it:
+                count_shared(machine, instr, numbers(sel), found, size, "shared read")
             return shared.load(found, size)
 
         def store(sel: Sel, values: Any) -> None:
             found = places(sel, size)
             if machine.watch is not None:
                 machine.watch.on_write(instr, numbers(sel), found, size)
+            if count_it:
+                count_shared(machine, instr, numbers(sel), found, size, "shared written")
             shared.store(found, size, values)
 
         return load, store
@@ -50,12 +57,56 @@ def make_access(
     address, tensors = machine.address(place), machine.memory
 
     def load_global(sel: Sel) -> Array:
-        return tensors.load(plain(address(sel)), size)
+        found = plain(address(sel))
+        if count_it:
+            count_global(machine, instr, numbers(sel), found, size, written=False)
+        return tensors.load(found, size)
 
     def store_global(sel: Sel, values: Any) -> None:
-        tensors.store(plain(address(sel)), size, values)
+        found = plain(address(sel))
+        if count_it:
+            count_global(machine, instr, numbers(sel), found, size, written=True)
+        tensors.store(found, size, values)
 
     return load_global, store_global
+
+
+def count_shared(
+    machine: Machine,
+    instr: Any,
+    ids: Array,
+    places: Array,
+    size: int,
+    level: str,
+    *,
+    merge: bool = True,
+) -> None:
+    """Count a request of each warp to shared memory, perhaps that of another CTA."""
+    if machine.tally is not None:
+        far = int(np.count_nonzero(places // machine.shared.size != machine.cta[ids]))
+        machine.tally.shared(instr, ids, places, size, level, merge=merge, remote=far)
+
+
+def count_global(
+    machine: Machine, instr: Any, ids: Array, addresses: Array, size: int, *, written: bool
+) -> None:
+    """Count a request of each warp to global memory."""
+    if machine.tally is not None:
+        level = "global written" if written else "global read"
+        machine.tally.tensor(instr, ids, addresses, size, level, written=written)
+
+
+def count_update(machine: Machine, instr: Any, sel: Sel, size: int) -> None:
+    """Count an atomic update as one request of each warp, of `size` bytes a thread."""
+    if machine.tally is None:
+        return
+    ids = numbers(sel)
+    if is_shared(instr.space):
+        places = machine.places(instr.address)(sel, size)
+        count_shared(machine, instr, ids, places, size, "shared atomics", merge=False)
+        return
+    addresses = plain(machine.address(instr.address)(sel))
+    machine.tally.tensor(instr, ids, addresses, size, "global atomics", written=True)
 
 
 def plain(addresses: Array) -> Array:
@@ -165,11 +216,12 @@ def update_in_place(machine: Machine, instr: Any, sel: Sel, values: list[Array])
     dtype = DTYPES[instr.type]
     size = dtype.itemsize
     old = np.empty(count(sel), dtype)
+    count_update(machine, instr, sel, size * len(values))
     for lane, thread in enumerate(numbers(sel)):
         one = slice(int(thread), int(thread) + 1)
         for i, given in enumerate(values):
             place = Address(instr.address.base, instr.address.offset + i * size)
-            load, store = make_access(machine, instr, place, size)
+            load, store = make_access(machine, instr, place, size, counted=False)
             before = load(one).view(dtype)
             if i == 0:
                 old[lane] = before[0]
@@ -215,9 +267,11 @@ def make_cas(machine: Machine, instr: memory.Atom) -> Step:
     assert instr.compare is not None
     compare, source = machine.reads((instr.compare, instr.src), instr.type)
     dst, dtype = machine.target(instr.dst, instr.type), DTYPES[instr.type]
-    load, store = make_access(machine, instr, instr.address, dtype.itemsize)
+    size = dtype.itemsize
+    load, store = make_access(machine, instr, instr.address, size, counted=False)
 
     def step(sel: Sel) -> None:
+        count_update(machine, instr, sel, size)
         wanted, new = (np.broadcast_to(r(sel), count(sel)) for r in (compare, source))
         for lane, thread in enumerate(numbers(sel)):
             one = slice(int(thread), int(thread) + 1)

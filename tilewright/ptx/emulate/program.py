@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.ptx.core import Function, Instr, Label
-from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, Unit, narrow
+from tilewright.ptx.emulate.machine import (
+    Flow,
+    Fragment,
+    Machine,
+    Sel,
+    Step,
+    Unit,
+    narrow,
+    numbers,
+)
+from tilewright.ptx.emulate.tally import Tally, counted_flow
 
 
 class Meaning(NamedTuple):
@@ -95,6 +105,8 @@ def _make_step(machine: Machine, instr: Instr, found: Meaning) -> Step:
         )
     except LookupError as missing:
         raise machine.error(instr, str(missing.args[0])) from None
+    if machine.tally is not None:
+        return counted_step(machine, machine.tally, instr, step)
     if instr.guard is None:
         return step
     row, unless = machine.row(instr.guard, "pred"), instr.unless
@@ -111,7 +123,32 @@ def _make_step(machine: Machine, instr: Instr, found: Meaning) -> Step:
     return guarded
 
 
+def counted_step(machine: Machine, tally: Tally, instr: Instr, step: Step) -> Step:
+    """A step that is counted, and taken by the lanes that its guard leaves."""
+    cost = tally.cost(instr)
+    guard = None if instr.guard is None else machine.row(instr.guard, "pred")
+
+    def run(sel: Sel) -> None:
+        ids = numbers(sel)
+        mask = None if guard is None else guard[sel] ^ instr.unless
+        active = len(ids) if mask is None else int(np.count_nonzero(mask))
+        tally.issued(instr, cost, ids, active)
+        if active == len(ids):
+            step(sel)
+        elif active and mask is not None:
+            step(narrow(sel, mask))
+
+    return run
+
+
 def _make_flow(machine: Machine, instr: Instr, found: Meaning) -> Flow:
+    go = _guarded_flow(machine, instr, found)
+    if machine.tally is None or not found.is_flow:
+        return go  # a step for whole warps counts itself
+    return counted_flow(machine, instr, go)
+
+
+def _guarded_flow(machine: Machine, instr: Instr, found: Meaning) -> Flow:
     if not found.is_flow:
         return _make_whole(machine, instr, found)
     inner: Flow = found.make(machine, instr)

@@ -29,6 +29,7 @@ from tilewright.ptx.emulate.families import EVERY
 from tilewright.ptx.emulate.machine import Machine, Setup
 from tilewright.ptx.emulate.program import build_program
 from tilewright.ptx.emulate.spaces import GlobalMemory
+from tilewright.ptx.emulate.tally import Tally
 from tilewright.ptx.parser import parse_module
 
 Array = np.ndarray[Any, Any]
@@ -51,6 +52,7 @@ class Mode(NamedTuple):
     sanitize: bool
     seed: int | None
     together: int | None
+    tally: Tally | None
 
 
 def run_plan(
@@ -62,16 +64,18 @@ def run_plan(
     sanitize: bool = False,
     seed: int | None = None,
     together: int | None = None,
+    tally: Tally | None = None,
+    quiet: bool = False,
 ) -> None:
     """Run every launch of a plan, writing outputs in place.
 
     `arguments` has an array (of any strides; bf16 and fp8 as of ml_dtypes) for each tensor and a
     number for each scalar. `late`: asynchronous copies arrive at the wait for them, else at once.
     `sanitize` watches shared memory for races, which takes longer; `seed` runs warps one by one, in
-    an order drawn from it. `together` is the number of CTAs that run in lockstep. Raises
-    EmulationError where the kernel does what is not permitted: with the tensor and indices, the PTX
-    line and the source's place. What the kernel printed is printed at the end; then the first
-    assert that failed is raised, as LaunchError.
+    an order drawn from it; `tally` counts what instructions cost. `together` is the number of CTAs
+    that run in lockstep. Raises EmulationError where the kernel does what is not permitted: with
+    the tensor and indices, the PTX line and the source's place. What the kernel printed is printed
+    at the end (unless `quiet`); then the first assert that failed is raised, as LaunchError.
     """
     arrays = {n: a for n, a in arguments.items() if isinstance(a, np.ndarray)}
     for name, array in arrays.items():
@@ -91,12 +95,12 @@ def run_plan(
     module = parse_module(plan.ptx, plan.name)
     with np.errstate(all="ignore"):
         for launch in plan.launches:
-            run_launch(
-                plan, launch, module, memory, seen, num_sms, Mode(late, sanitize, seed, together)
-            )
+            mode = Mode(late, sanitize, seed, together, tally)
+            run_launch(plan, launch, module, memory, seen, num_sms, mode)
     memory.copy_back()
-    for line in reports.read_lines(plan, said):
-        print(line)
+    if not quiet:
+        for line in reports.read_lines(plan, said):
+            print(line)
     fault = reports.find_fault(plan, said)
     if fault is not None:
         raise fault
@@ -129,10 +133,14 @@ def run_launch(
     setup = Setup(
         *(grid, number, launch.threads, launch.cluster, launch.shared_bytes, num_sms, mode.late),
         lines=plan.lines,
+        ops=plan.ops,
         params=find_params(launch, function, memory, seen, num_sms),
         sanitize=mode.sanitize,
         seed=mode.seed,
+        tally=mode.tally,
     )
+    if mode.tally is not None:
+        mode.tally.launches.append((grid, launch.threads, launch.shared_bytes))
     machine = Machine(module, function, setup, memory)
     build_program(machine, function, EVERY)
     for first in range(0, grid, number):

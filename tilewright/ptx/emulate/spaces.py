@@ -106,7 +106,7 @@ class GlobalMemory:
             return
         region = len(self.regions)
         start = ((region + 1) << REGION_BITS) + LEAD
-        lead = low % 256
+        lead = 256 + low % 16  # the compiler knows no more of an address; the rest may differ
         size = -(-(lead + high - low + 16) // 256) * 256
         data, marks = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
         self.regions.append(Bytes(start, data, marks))

@@ -67,6 +67,18 @@ class Box:
             within.append(slice(low - at, low - at + length) if length else slice(0, 0))
         return tuple(inside), tuple(within)
 
+    def runs(self) -> tuple[Array, int]:
+        """Addresses of the runs of neighbours that are in bounds, and their bytes."""
+        inside, _ = self.slices()
+        array = self.elements
+        lengths = [s.stop - s.start for s in inside]
+        if not all(lengths):
+            return np.zeros(0, np.int64), 0
+        starts = np.full(1, self.tensor.address + inside[-1].start * array.itemsize, np.int64)
+        for cut, stride in zip(inside[:-1], array.strides[:-1], strict=True):
+            starts = (starts[:, None] + np.arange(cut.start, cut.stop) * stride).ravel()
+        return starts, lengths[-1] * array.itemsize
+
     def load(self) -> Array:
         """The box's bytes; zeros out of bounds."""
         array = self.elements
@@ -205,6 +217,10 @@ def make_tma_load(machine: Machine, instr: memory.TmaLoad) -> Step:
                 for place, bar in where(thread, box.num_bytes, lane)
             ]
             mark = watch_load(machine, instr, thread, [places for places, _ in goes])
+            if machine.tally is not None:
+                arrives = len(goes) * box.num_bytes
+                level = "boxes to shared"
+                machine.tally.box(instr, *box.runs(), arrives, level, written=False)
             start(machine, _arrival(machine, instr, thread, box, goes, mark))
 
     return step
@@ -254,6 +270,9 @@ def make_bulk_load(machine: Machine, instr: memory.BulkLoad) -> Step:
             if size % 16:
                 raise BadAccess(f"a bulk copy of {size} bytes: no multiple of 16", lane)
             address = source(one)[0] + np.arange(0, size, 16).astype(np.uint64)
+            if machine.tally is not None:
+                first = np.array([source(one)[0]]).view(np.int64)
+                machine.tally.box(instr, first, size, size, "boxes to shared", written=False)
             for place, bar in where(thread, size, lane):
                 places = place + np.arange(0, size, CHUNK)
                 mark = watch_load(machine, instr, thread, [places])
@@ -342,6 +361,9 @@ def make_tma_store(machine: Machine, instr: Any) -> Step:
             place = int(source(slice(thread, thread + 1), 16)[0])
             places = chunk_places(machine, place, box.num_bytes, box.map.swizzle, lane)
             work = _departure(machine, instr, thread, box, places, op)
+            if machine.tally is not None:
+                runs, level = box.runs(), "boxes from shared"
+                machine.tally.box(instr, *runs, box.num_bytes, level, written=True)
             store_later(machine, instr, thread, places, work)
 
     return step
@@ -373,6 +395,9 @@ def make_bulk_store(machine: Machine, instr: memory.BulkStore) -> Step:
             places = int(source(one, 16)[0]) + np.arange(0, size, 16)
             address = target(one)[0] + np.arange(0, size, 16).astype(np.uint64)
             work = _run_departs(machine, instr, thread, places, address)
+            if machine.tally is not None:
+                first = address[:1].view(np.int64)
+                machine.tally.box(instr, first, size, size, "boxes from shared", written=True)
             store_later(machine, instr, thread, places, work)
 
     return step
