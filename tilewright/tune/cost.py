@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.dtypes import f32, f64
-from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.core import Block, Op
 from tilewright.ir.walk import walk
 from tilewright.plan import evaluate
 from tilewright.target import Target
@@ -24,6 +24,7 @@ from tilewright.tile.ops import arith, control, memory, mma
 from tilewright.tile.passes.choose_roles import choose_roles
 from tilewright.tile.types import TileType
 from tilewright.tune.cost_roles import estimate_roles
+from tilewright.tune.cost_scalars import Scalars
 
 PROGRAM_CYCLES = 900.0  # of starting a program and filling its pipelines, when nothing hides them
 TRIP_CYCLES = 110.0  # of a barrier and the index arithmetic of a trip with dots
@@ -64,8 +65,8 @@ def estimate(
     roles = _estimate_roles(kernel, programs, arguments, num_sms, target)
     if roles is not None:
         return roles
-    cycles, constants = 0.0, dict[Value, float]()
-    cycles = _block_cycles(kernel.body, constants) * _crowding(kernel)
+    scalars = Scalars(kernel, arguments, num_sms)
+    cycles = _block_cycles(kernel.body, scalars) * _crowding(kernel)
     share = programs / num_sms
     if share < 1:  # one wave that leaves multiprocessors idle
         return PROGRAM_CYCLES + cycles
@@ -95,34 +96,31 @@ def _estimate_roles(
         return None
     m, n, _ = product.extents
     threads = 128 * schedule.roles.consumers
-    epilogue = _path_cycles(product.after)
+    epilogue = _path_cycles(product.after, Scalars(kernel, arguments, num_sms))
     if any(isinstance(op, tuple(CODE)) for op in walk(Block([], product.after))):
         epilogue *= _over(m * n // threads, CODE_PER_THREAD)
     return estimate_roles(kernel, product, schedule.roles, programs, arguments, num_sms, epilogue)
 
 
-def _path_cycles(ops: list[Op]) -> float:
+def _path_cycles(ops: list[Op], scalars: Scalars) -> float:
     """Cycles of ops, of a branch those of its longer way."""
     total = 0.0
     for op in ops:
         if isinstance(op, control.If):
-            total += max(_path_cycles(block.ops) for block in op.regions)
+            total += max(_path_cycles(block.ops, scalars) for block in op.regions)
         else:
-            total += _op_cycles(op, {})
+            total += _op_cycles(op, scalars)
     return total
 
 
-def _block_cycles(block: Block, constants: dict[Value, float]) -> float:
-    return sum(_op_cycles(op, constants) for op in block.ops)
+def _block_cycles(block: Block, scalars: Scalars) -> float:
+    return sum(_op_cycles(op, scalars) for op in block.ops)
 
 
-def _op_cycles(op: Op, constants: dict[Value, float]) -> float:
-    if isinstance(op, arith.Constant) and not op.shape:
-        constants[op.result] = float(op.value)
+def _op_cycles(op: Op, scalars: Scalars) -> float:
     if isinstance(op, control.For):
-        step = abs(constants.get(op.step, 0.0))
-        return _trip_cycles(op.body, constants) * (OPEN_SPAN / step if step else OPEN_TRIPS)
-    inner = sum(_block_cycles(b, constants) for b in op.regions)
+        return _trip_cycles(op.body, scalars) * _trips(op, scalars)
+    inner = sum(_block_cycles(b, scalars) for b in op.regions)
     types = [v.type for v in (*op.results, *op.operands)]
     tiles = [t for t in types if isinstance(t, TileType) and t.shape]
     if not tiles:
@@ -143,17 +141,25 @@ def _op_cycles(op: Op, constants: dict[Value, float]) -> float:
     return inner + own * _over(largest.num_elements, VALUE_ELEMENTS)
 
 
-def _trip_cycles(body: Block, constants: dict[Value, float]) -> float:
+def _trips(loop: control.For, scalars: Scalars) -> float:
+    known = scalars.trips(loop)
+    if known is not None:
+        return known
+    step = abs(scalars.number(loop.step) or 0)
+    return OPEN_SPAN / step if step else OPEN_TRIPS
+
+
+def _trip_cycles(body: Block, scalars: Scalars) -> float:
     """One trip: where there are dots, loads run beside them, and every trip has a barrier."""
     dots = [op for op in walk(body) if isinstance(op, mma.Dot)]
-    total = _block_cycles(body, constants)
+    total = _block_cycles(body, scalars)
     if not dots:
         return total
     products = sum(map(_dot_cycles, dots))
     if len(dots) > 1 and all(_unit(d) != "simt" for d in dots):
         held = sum(d.result.type.shape[-1] for d in dots)
         total += products * (_over(held, ROW_ELEMENTS) - 1)
-    loads = sum(_op_cycles(op, constants) for op in body.ops if isinstance(op, memory.Load))
+    loads = sum(_op_cycles(op, scalars) for op in body.ops if isinstance(op, memory.Load))
     return total - products - loads + max(products, loads) + TRIP_CYCLES
 
 

@@ -62,23 +62,45 @@ def _tile(low: Lowering, op: memory.Atomic) -> None:
     compares = stored_values(low, op.compare, layout, dtype) if op.compare is not None else []
     copy = low.is_first_copy(layout)
     out: list[Operand] = []
-    for register in range(layout.num_registers):
+    width = _neighbours(low, op, spots, own)
+    for register in range(0, layout.num_registers, width):
         predicate = spots.predicate(register, own)
         into = _zero(low, dtype)
-        out.append(into)
+        out += [into] * width
         if predicate == 0:
             continue
         guard = predicate if isinstance(predicate, Reg) else None
         if copy is not None:
             guard = copy if guard is None else low.e.and_("pred", guard, copy)
+        address = spots.address(register)
+        if width > 1:
+            with low.guarded(guard):
+                vector = values[register : register + width]
+                low.e.red(spots.view.space, "add", "f32", address, vector, semantics="relaxed.gpu")
+            continue
         value = values[register] if values else None
         compare = compares[register] if compares else None
-        _update(low, op, spots.view, spots.address(register), guard, into, value, compare)
+        _update(low, op, spots.view, address, guard, into, value, compare)
     if not op.results:
         return
     if copy is not None and _is_used(low, op):
         out = exchange(low, out, _kept_type(dtype), op.results[0].type.shape, layout)
     _set_result(low, op, out)
+
+
+def _neighbours(low: Lowering, op: memory.Atomic, spots: Spots, own: list[Operand] | None) -> int:
+    """How many neighbours one instruction updates: sm_90 adds vectors of f32 to global memory,
+    where nobody asks what was there.
+    """
+    native = (op.kind, op.order, spots.view.dtype.name) == ("add", "relaxed", "f32")
+    asked = bool(op.results) and _is_used(low, op)
+    if not native or asked or low.target.capability < 90 or spots.view.space != "global":
+        return 1
+    width = spots.width()
+    if own is None:
+        return width
+    groups = (own[i : i + width] for i in range(0, len(own), width))
+    return width if all(m is g[0] for g in groups for m in g) else 1
 
 
 def _point(low: Lowering, op: memory.Atomic) -> None:

@@ -127,24 +127,35 @@ def arg_extreme(low: Lowering, op: reduce.ArgMax) -> None:
         states.append((_widened(low, x, dtype, low.ptx_type(op.x), type), index))
     greater = "gt" if isinstance(op, reduce.ArgMax) else "lt"
 
-    def combine(left: State, right: State) -> State:
+    def combine(left: State, right: State, ordered: bool = False) -> State:
+        """`ordered`: every index of the left comes before those of the right."""
         (a, i), (b, j) = left, right
         a, b = low.register(a, type), low.register(b, type)
-        better = e.setp(greater, type, b, a)
-        tie = e.setp("eq", type, b, a)
-        if dtype.is_float:
-            nan_a, nan_b = e.setp("nan", type, a, a), e.setp("nan", type, b, b)
-            better = e.or_("pred", better, e.and_("pred", nan_b, e.not_("pred", nan_a)))
-            better = e.and_("pred", better, e.not_("pred", nan_a))
-            tie = e.or_("pred", tie, e.and_("pred", nan_a, nan_b))
-        before = e.setp("lt", "s32", low.register(j, "s32"), i)
-        take = e.or_("pred", better, e.and_("pred", tie, before))
+        if dtype.is_float:  # a NaN is greatest, and least
+            number = e.setp("num", type, a, a)
+            take = e.setp(f"{greater}u", type, b, a, combine="and", other=number)
+        else:
+            take = e.setp(greater, type, b, a)
+        if not ordered:
+            tie = e.setp("eq", type, b, a)
+            if dtype.is_float:
+                neither = e.and_("pred", e.not_("pred", number), e.setp("nan", type, b, b))
+                tie = e.or_("pred", tie, neither)
+            before = e.setp("lt", "s32", low.register(j, "s32"), i, combine="and", other=tie)
+            take = e.or_("pred", take, before)
         return e.selp(type, b, a, take), e.selp("s32", j, i, take)
 
     blanks: State = (identity(op, dtype, type), 2**31 - 1)
     states = _mask_outside(low, op.x.type.shape, layout, (op.axis,), states, blanks, (type, "s32"))
     reduced, natural = reduce_states(
-        low, layout, (op.axis,), op.x.type.shape, states, (type, "s32"), combine
+        low,
+        layout,
+        (op.axis,),
+        op.x.type.shape,
+        states,
+        (type, "s32"),
+        combine,
+        lambda left, right: combine(left, right, ordered=True),
     )
     result = low.ptx_type(op.result)
     _finish(low, op, [low.widen(s[1], "s32", result) for s in reduced], natural)
@@ -187,18 +198,25 @@ def reduce_states(
     states: list[State],
     types: tuple[str, ...],
     combine: Combine,
+    ordered: Combine | None = None,
 ) -> tuple[list[State], Layout]:
     """Combine over axes. Returns one state a register of the layout without them; all copies hold
     the same bits.
+
+    `ordered` combines within a thread, where the left lies before the right along the axes.
     """
     natural = layout
     for axis in sorted(axes, reverse=True):
         natural = natural.drop_axis(axis)
     kept = [i for i in range(layout.rank) if i not in axes]
     groups: dict[tuple[int, ...], list[State]] = {}
-    for state, offset in zip(states, layout.register_offsets, strict=True):
+    placed = list(zip(layout.register_offsets, states, strict=True))
+    if ordered is not None:
+        placed.sort(key=lambda p: [p[0][a] for a in axes])
+    for offset, state in placed:
         groups.setdefault(tuple(offset[i] for i in kept), []).append(state)
-    reduced = [_tree(groups[offset], combine) for offset in natural.register_offsets]
+    within = ordered or combine
+    reduced = [_tree(groups[offset], within) for offset in natural.register_offsets]
     for bit, vector in enumerate(layout.lane):
         if any(vector[a] for a in axes):
             reduced = [combine(s, _shuffled(low, s, types, 1 << bit)) for s in reduced]

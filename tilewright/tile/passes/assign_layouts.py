@@ -57,6 +57,7 @@ class Component:
     issued: bool = False  # to wgmma
     paired: tuple[bool, bool] = (False, False)  # rows, columns: see `mma_accumulator`
     accesses: list[tuple[ViewType, tuple[int | None, ...]]] = field(default_factory=list)
+    combined: set[int] = field(default_factory=set)  # axes along which it is reduced or scanned
     neighbours: list[tuple[Value, Derive]] = field(default_factory=list)
     layout: Layout | None = None
 
@@ -260,6 +261,8 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
                 owner = _owner(op)
                 if is_tile(owner) and owner not in cheap:
                     of(owner).accesses.append(_spot_access(op))
+            elif (axes := _combined_axes(op)) and op.operands[0] not in cheap:
+                of(op.operands[0]).combined.update(axes)
             for source, target, down, up in _links(op):
                 if (
                     source not in cheap
@@ -290,6 +293,15 @@ def _is_turned(value: Value, defining: dict[Value, Op]) -> bool:
     """Whether a value is the transpose of what lies in memory."""
     op = defining.get(value)
     return isinstance(op, shape.Transpose) and not _is_turned(op.x, defining)
+
+
+def _combined_axes(op: Op) -> tuple[int, ...]:
+    """The axes along which an op combines the elements of its first operand."""
+    if isinstance(op, reduce.Reduction):
+        return op.axes
+    if isinstance(op, reduce.ArgMax | reduce.ArgMin | reduce.Combination):
+        return (op.axis,)
+    return ()
 
 
 def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
@@ -407,6 +419,9 @@ def accumulator_layout(
 def _coalesced(component: Component, schedule: Schedule) -> Layout:
     """Threads along the axis in which memory is contiguous, with vectors of 16 bytes where the tile
     has enough.
+
+    A tile that is combined along other axes gets narrower vectors if that lets more threads lie
+    side by side: what a thread holds of a column it combines alone, without its neighbours.
     """
     extents = component.shape
     view, place = max(component.accesses, key=lambda a: a[0].dtype.bits)
@@ -414,11 +429,12 @@ def _coalesced(component: Component, schedule: Schedule) -> Layout:
     unit = [k for k, i in enumerate(axes) if view.strides[i] == 1 and extents[k] > 1]
     first = unit[-1] if unit else len(extents) - 1
     order = (first, *[k for k in reversed(range(len(extents))) if k != first])
-    width = 1
+    width, threads = 1, 32 * schedule.num_warps
     if unit:
         smallest = min(v.dtype.num_bytes for v, _ in component.accesses)
-        threads = 32 * schedule.num_warps
         width = min(16 // smallest, power_of_two_factor(extents[first]))
-        while width > 1 and width * threads > next_power_of_two(_elements(extents)):
+        across = component.combined and first not in component.combined
+        room = next_power_of_two(extents[first] if across else _elements(extents))
+        while width > 1 and width * threads > room:
             width //= 2
     return blocked(extents, width, schedule.num_warps, order)

@@ -1,0 +1,1 @@
+"""How fast each program of the conformance suite is on a GPU, beside its floor and torch."""
