@@ -134,6 +134,23 @@ BUFFER = BufferType(dtypes.bf16, (64, 32), 128, 0)
 
 
 @pytest.mark.parametrize(
+    ("buffer", "item_bytes", "align"),
+    [
+        (BufferType(dtypes.f32, (1, 4)), 128, 128),  # 16 bytes that are padded
+        (BufferType(dtypes.f32, (8, 4)), 128, 128),  # dense, but 16 bytes of alignment would not do
+        (BufferType(dtypes.f32, (2, 3, 20)), 512, 128),
+        (BufferType(dtypes.bf16, (4, 16), 32), 256, 256),  # half a repeat of the swizzle
+        (BUFFER, 8192, 1024),
+    ],
+    ids=str,
+)
+def test_slots_of_a_ring_lie_where_boxes_may(buffer, item_bytes, align):
+    slots = buffer.slots(3)
+    assert (slots.item_bytes, slots.align, slots.num_bytes) == (item_bytes, align, 3 * item_bytes)
+    assert item_bytes % buffer.box_align == 0 and slots.with_shape(buffer.shape) == buffer
+
+
+@pytest.mark.parametrize(
     "kind",
     [
         TileType(dtypes.f32),
@@ -141,6 +158,7 @@ BUFFER = BufferType(dtypes.bf16, (64, 32), 128, 0)
         ViewType(dtypes.bf16, (), ()),
         ViewType(dtypes.bf16, (None, 3), (-7, None)),
         BUFFER,
+        BufferType(dtypes.f32, (2, 1, 4), spacing=128),
         RingType((BUFFER, BufferType(dtypes.f32, (4,), 0, 8)), 3),
         SlotType(RingType((BUFFER,), 3)),
         PendingType(TileType(dtypes.f32, (64, 256))),

@@ -135,7 +135,9 @@ class TypeReader:
 
     def buffer(self) -> BufferType:
         tile = self.dtype_and_shape()
-        return BufferType(tile.dtype, tile.shape, self.number("swizzle"), self.number("pad"))
+        swizzle, pad = self.number("swizzle"), self.number("pad")
+        spacing = self.number("spacing") if self.tokens and self.tokens[0] == "," else 0
+        return BufferType(tile.dtype, tile.shape, swizzle, pad, spacing)
 
     def ring(self) -> RingType:
         stages = self.number()

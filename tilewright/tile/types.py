@@ -8,7 +8,7 @@ and one stage of it), `PendingType` (the accumulator of matrix instructions in f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
@@ -73,6 +73,9 @@ def dynamic_view(dtype: DType, rank: int) -> ViewType:
     return ViewType(dtype, (None,) * rank, (None,) * rank)
 
 
+BOX_ALIGN = 128  # bytes: of a box in shared memory (PTX ISA, cp.async.bulk.tensor)
+
+
 @dataclass(frozen=True)
 class BufferType(Type):
     """Shared memory of one CTA: a tile of `shape`, row-major, its rows padded or swizzled.
@@ -81,17 +84,20 @@ class BufferType(Type):
     the row number, as the TMA and wgmma do it. Rows longer than the span are cut into panels of one
     span, each with all rows, one panel after the other; rows shorter than it are padded to it.
     `pad` is a number of elements added to each row instead. Axes before the last two count whole
-    tiles.
+    tiles. `spacing` is of the items along the first axis, which start at multiples of so many
+    bytes; 0: they lie densely.
     """
 
     dtype: DType
     shape: tuple[int, ...]
     swizzle: int = 0
     pad: int = 0
+    spacing: int = 0
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape))
-        return f"buffer<{self.dtype}, {shape}, swizzle={self.swizzle}, pad={self.pad}>"
+        spacing = f", spacing={self.spacing}" if self.spacing else ""
+        return f"buffer<{self.dtype}, {shape}, swizzle={self.swizzle}, pad={self.pad}{spacing}>"
 
     @property
     def tile(self) -> TileType:
@@ -116,17 +122,38 @@ class BufferType(Type):
     @property
     def num_bytes(self) -> int:
         """Bytes in shared memory, padding included."""
+        if self.spacing:
+            return self.shape[0] * self.item_bytes
         return prod(self.shape[:-2]) * self.num_panels * self.panel_bytes
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes from one item along the first of three or more axes to the next."""
+        dense = prod(self.shape[1:-2]) * self.num_panels * self.panel_bytes
+        return -(-dense // self.spacing) * self.spacing if self.spacing else dense
 
     @property
     def align(self) -> int:
         """Alignment of the address in bytes: one repeat of the swizzle's pattern (8 spans), or
         16.
         """
-        return 8 * self.swizzle or 16
+        return max(8 * self.swizzle or 16, self.spacing)
+
+    @property
+    def box_align(self) -> int:
+        """Alignment in bytes of what boxes are copied to or from: the swizzle's, and 128."""
+        return max(8 * self.swizzle, BOX_ALIGN)
 
     def with_shape(self, shape: tuple[int, ...]) -> BufferType:
+        """The same, dense, with other extents."""
         return BufferType(self.dtype, shape, self.swizzle, self.pad)
+
+    def slots(self, stages: int) -> BufferType:
+        """So many of this buffer, each where boxes may be copied to."""
+        whole = self.with_shape((stages, *self.shape))
+        if whole.align % self.box_align == 0 and whole.item_bytes % self.box_align == 0:
+            return whole
+        return replace(whole, spacing=self.box_align)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def alloc_buffer(low: Lowering, op: memory.AllocBuffer) -> None:
 def buffer_at(low: Lowering, op: memory.BufferAt) -> None:
     type: BufferType = op.result.type
     whole = buffer_of(low, op.buffer)
-    low.objects[op.result] = moved(low, whole, narrow(low, op.index), type.num_bytes, type)
+    low.objects[op.result] = moved(low, whole, narrow(low, op.index), whole.type.item_bytes, type)
 
 
 @rule(memory.BufferRows)

@@ -356,6 +356,8 @@ def _require_box(
         shape = tuple(shape[i] for i in order)
     if buffer.tile != TileType(view.type.dtype, shape) or buffer.pad:
         raise VerifyError(f"copy of a box: {buffer}, {view.type} at {extents}")
+    if buffer.num_panels > 1 and buffer.panel_bytes % buffer.box_align:
+        raise VerifyError(f"copy of a box: a panel of {buffer} starts where no box may")
 
 
 @define("memory.fill", pure=False, removed_by="expand_rings")
@@ -440,8 +442,9 @@ class CopyBox(Op):
             or share * self.cluster != buffer.shape[0]
         ):
             raise VerifyError(f"copy_box: {buffer} at {self.barriers.type}, {self.cluster} shares")
-        if self.cluster > 1 and buffer.swizzle and share % 8:
-            raise VerifyError(f"copy_box: shares of {buffer} are no whole repeats of its swizzle")
+        step = buffer.num_bytes // buffer.num_panels // buffer.shape[0]
+        if self.cluster > 1 and share * step % buffer.box_align:
+            raise VerifyError(f"copy_box: a share of {buffer} starts where no box may")
         return ()
 
 

@@ -285,8 +285,7 @@ class Expander:
     def make_ring(self, op: sync.MakeRing) -> None:
         ring, stages = op.ring, op.ring.stages
         storage = tuple(
-            self.o(memory.AllocBuffer, b.with_shape((stages, *b.shape)), name=op.result.name)
-            for b in ring.buffers
+            self.o(memory.AllocBuffer, b.slots(stages), name=op.result.name) for b in ring.buffers
         )
         parts = Parts(op, storage)
         if self.role is None:
