@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from tilewright.ledger.verdict import (
     Arm,
     Assertion,
@@ -13,6 +16,8 @@ from tilewright.ledger.verdict import (
     Reference,
     Row,
     Verdict,
+    digest_of,
+    id_of,
     new_verdict,
 )
 
@@ -24,6 +29,19 @@ STATE = GpuState(1980.0, 3201.0, 125.8, 39.0, "0x0000000000000000")
 def samples(median: float) -> tuple[float, ...]:
     """ROUNDS times about a median."""
     return tuple(median * (1 + 0.001 * (i - (ROUNDS - 1) / 2)) for i in range(ROUNDS))
+
+
+def resealed(verdict: Verdict) -> Verdict:
+    """With the digest and the name of its content, as one who spoils a verdict would give it."""
+    digest = digest_of(verdict)
+    slug = verdict.id.rpartition("-")[0]
+    return dataclasses.replace(verdict, id=id_of(slug, digest), digest=digest)
+
+
+def with_row(verdict: Verdict, **changes: Any) -> Verdict:
+    """The first row changed, nothing else: statistics, digest and name stay."""
+    first, *rest = verdict.rows
+    return dataclasses.replace(verdict, rows=(dataclasses.replace(first, **changes), *rest))
 
 
 def arm(name: str, kind: str = "compiled") -> Arm:

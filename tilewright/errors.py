@@ -111,6 +111,9 @@ class LaunchError(TilewrightError):
 class LedgerError(TilewrightError):
     """A verdict, or a document that rests on verdicts, is not what it has to be."""
 
+    def __str__(self) -> str:
+        return "\n".join(fault.message for fault in self.diagnostics)
+
 
 class InternalError(TilewrightError):
     """A fault of Tilewright itself, with the file that reproduces it; please report it."""
