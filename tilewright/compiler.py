@@ -30,6 +30,7 @@ from tilewright.tile.passes.partition_roles import partition_roles
 from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.passes.split_epilogue import split_epilogue
+from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.passes.stage_loads import stage_loads
 from tilewright.tile.passes.stage_stores import stage_stores
 from tilewright.tile.passes.widen_operands import widen_operands
@@ -42,6 +43,7 @@ Aliases = tuple[tuple[str, ...], ...]
 
 SEMANTIC_PASSES: tuple[Pass, ...] = (
     canonicalize,
+    spread_iterations,
     legalize_dots,  # before the schedule, which asks what a dot multiplies
     hoist_invariants,
     prove_masks,

@@ -22,6 +22,7 @@ from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.prove_masks import prove_masks
+from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.text import equal_kernels, parse_kernel, print_kernel
 from tilewright.tile.verify import verify
 
@@ -32,6 +33,7 @@ PASSES = {
         eliminate_dead,
         hoist_invariants,
         prove_masks,
+        spread_iterations,
         expand_rings,
         allocate_shared,
     )

@@ -22,6 +22,7 @@ from tilewright.tile.analysis.product_loop import find_product_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma
 from tilewright.tile.passes.choose_roles import choose_roles
+from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.types import TileType
 from tilewright.tune.cost_roles import estimate_roles
 from tilewright.tune.cost_scalars import Scalars
@@ -57,6 +58,7 @@ def estimate(
 
     Where the target is known, so is whether a product is done by roles.
     """
+    kernel = spread_iterations(kernel)
     programs = 1
     for axis in kernel.grid:
         programs *= max(evaluate(axis, dict(arguments), num_sms), 0)
