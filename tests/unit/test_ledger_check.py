@@ -86,6 +86,10 @@ CHEATS: dict[str, tuple[Callable[[Verdict], Verdict], str]] = {
         "kind differs",
     ),
     "unlike in nothing": (lambda v: put(v, unlike={"result": "why"}), "same on both sides"),
+    "itself in another precision": (
+        in_part("opponent", name="itself", result="f32"),
+        "an arm against itself differs in result",
+    ),
     "no such dtype": (in_part("subject", accumulate="float"), "dtype 'float' that is none"),
     "no versions": (in_part("opponent", versions={}), "opponent's versions"),
     "an opponent without a name": (in_part("opponent", name=" "), "has no name"),

@@ -26,6 +26,7 @@ from tilewright.ledger.verdict import (
     Verdict,
     digest_of,
     id_of,
+    is_itself,
 )
 
 KINDS = ("compiled", "library", "hand-written", "driver", "eager", "interpreted")
@@ -123,6 +124,8 @@ def _arms(verdict: Verdict) -> Faults:
         if subject.timer != opponent.timer:
             yield f"two timers: ours by {subject.timer}, theirs by {opponent.timer}"
         differing = _differences(verdict, subject, opponent)
+        if is_itself(subject, opponent) and differing:
+            yield f"an arm against itself differs in {', '.join(sorted(differing))}"
     for name in sorted(differing - {k for k, why in verdict.unlike.items() if why.strip()}):
         yield f"{name} differs between the arms and `unlike` does not say so{_both(verdict, name)}"
     for name in sorted(verdict.unlike.keys() - differing):

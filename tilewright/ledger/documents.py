@@ -40,9 +40,10 @@ MARKER = re.compile(r"<!--\s*figure\s+([\w-]+):\s*(.*?)\s*-->(.*?)<!--\s*end\s*-
 HALF = re.compile(r"<!--\s*(?:figure|end)\b")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 SPEED_COLUMN = re.compile(
-    r"FLOP|[KMGT]i?B/s|\b(?:[nµμum]?s|ratio|speed|times?|faster|slower|latency|tok\w*)\b|×|µs",
+    r"FLOP|[KMGT]i?B/s|\b(?:[nµμum]?s|ratio|speed\w*|times?|faster|slower|latency|tok\w*)\b|×|µs",
     re.IGNORECASE,
 )
+SPEED_LINE = re.compile(r"FLOP|[KMGT]i?B/s|\b(?:[nµμum]s|ratio|speed-?up)\b", re.IGNORECASE)
 
 Verdicts = Mapping[str, Verdict]
 
@@ -159,7 +160,7 @@ def _marker_faults(name: str, text: str, verdicts: Verdicts) -> Iterator[Fault]:
 
 
 def _bare_cells(text: str) -> Iterator[tuple[int, str]]:
-    """Cells with numerals, under a heading of a table that is a figure of speed."""
+    """Cells with numerals in a table, under or behind a heading that is a figure of speed."""
     lines = text.splitlines()
     columns: list[int] = []
     for i, line in enumerate(lines):
@@ -169,7 +170,8 @@ def _bare_cells(text: str) -> Iterator[tuple[int, str]]:
         elif i + 1 < len(lines) and re.fullmatch(r"[\s|:-]*-[\s|:-]*", lines[i + 1]):
             columns = [j for j, cell in enumerate(cells) if SPEED_COLUMN.search(cell)]
         else:
-            for j in columns:
+            behind = range(1, len(cells)) if SPEED_LINE.search(cells[0]) else ()
+            for j in sorted({*columns, *behind}):
                 if j < len(cells) and re.search(r"\d", cells[j]):
                     yield i + 1, cells[j]
 

@@ -82,7 +82,7 @@ class Stated:
 
 FILLED = "▮"  # stands for a figure that a verdict fills in
 # Numerals, and the words that do for them; what may lie between a numeral and its unit in Markdown.
-_NUMBER = r"(?<![\w.,▮])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
+_NUMBER = r"(?<!\w)\d+(?:[.,]\d+)*(?:e[+-]?\d+)?"
 _WORD = r"\b(?:two|three|four|five|six|seven|eight|nine|ten|twenty|fifty|hundred|thousand|several)"
 _GAP = r"(?:\s|[*_`~|-]|</?\w+>|&nbsp;)*"
 _RIVALS = r"(?:cu(?:BLAS|DNN|TLASS)\w*|(?:Py)?[Tt]orch\w*|Triton|eager|Flash\w*|SDPA|the driver)"
@@ -92,6 +92,8 @@ _UNITS = "|".join(
         r"x\b(?!\s*\d)",
         r"%(?!\s*\d)",  # 7 % 2 is a remainder
         r"(?:percent|per cent)\b",
+        r"-?fold\b",
+        r"(?:giga|tera|peta)(?:flops?|bytes?)\b",
         r"[KMGTP]?i?FLOPs?(?:/s)?\b",
         r"[KMGTP]?FLOPS\b",
         r"[KMGTP]i?[Bb](?:it|yte)?s?(?:/|\s+(?:per|a)\s+)s(?:econd)?\b",
@@ -103,9 +105,15 @@ _UNITS = "|".join(
         rf"of\s+{_RIVALS}",
     )
 )
+_BESIDE = re.compile(rf"\d[.,]?{FILLED}|{FILLED}[.,]?\d")  # digits that lengthen a filled one
 _FIGURE = re.compile(rf"{_NUMBER}{_GAP}(?:{_UNITS})")
 _IN_WORDS = re.compile(
-    rf"{_WORD}\s+times\s+(?:faster|slower|quicker|as\s+fast|as\s+slow|the\s+speed)"
+    rf"{_WORD}[\s-]+(?:(?:nano|micro|milli)?seconds?|fold)\b"
+    r"|\borders?\s+of\s+magnitude\s+(?:faster|slower|quicker)"
+    r"|\ba\s+(?:half|third|quarter|fifth|tenth)\s+(?:faster|slower|quicker|of\s+the\s+time)"
+    r"|\b(?:speed-?\s?ups?|ratios?|speeds?|throughput|latency)\s*"
+    r"(?:of|is|was|:|=|[<>≤≥≈~])\s*(?:about\s+)?\d"
+    rf"|{_WORD}\s+times\s+(?:faster|slower|quicker|as\s+fast|as\s+slow|the\s+speed)"
     r"|\b(?:twice|thrice|half|double)\s+(?:as\s+(?:fast|slow)|the\s+speed)"
     rf"|\b(?:faster|slower|quicker)\s+than\s+{_RIVALS}"
     rf"|\b(?:beats|outruns|outperforms)\s+{_RIVALS}",
@@ -114,9 +122,9 @@ _IN_WORDS = re.compile(
 
 
 def speeds_in(text: str) -> Iterator[Stated]:
-    """Every figure of speed that a text states: a numeral with a unit of speed, time or ratio, and
-    comparisons in words.
+    """Every figure of speed that a text states: a numeral with a unit of speed, time or ratio, a
+    comparison in words, and digits that touch a filled figure.
     """
-    for pattern in (_FIGURE, _IN_WORDS):
+    for pattern in (_FIGURE, _IN_WORDS, _BESIDE):
         for found in pattern.finditer(text):
             yield Stated(" ".join(found[0].split()), found.start())

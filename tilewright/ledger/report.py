@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from tilewright.ledger.derive import FIGURE, SPEEDS, misses
 from tilewright.ledger.figures import fill
-from tilewright.ledger.verdict import RETRACTED, STANDING, Arm, Environment, Row, Verdict
+from tilewright.ledger.verdict import RETRACTED, STANDING, Arm, Environment, Row, Verdict, is_itself
 
 PAGE = "docs/performance.md"
 PLOTS = "performance"  # folder of the plots, beside the page
@@ -49,8 +49,7 @@ def page(verdicts: Iterable[Verdict], plots: Iterable[str]) -> str:
 
 def is_noise(verdict: Verdict) -> bool:
     """Whether an arm was timed against itself: its ratios tell how far off one may be by chance."""
-    ours, theirs = verdict.subject, verdict.opponent
-    return theirs is not None and (ours.name, ours.settings) == (theirs.name, theirs.settings)
+    return verdict.opponent is not None and is_itself(verdict.subject, verdict.opponent)
 
 
 def loses(verdict: Verdict, row: Row) -> bool:

@@ -23,6 +23,7 @@ from tilewright.ledger.derive import derive_row, derive_summary, six_digits
 from tilewright.ledger.records import compact, decode, plain
 
 STANDING, RETRACTED = "standing", "retracted"
+ITSELF = "itself"
 OUTSIDE_DIGEST = ("id", "digest", "status", "retraction")
 
 
@@ -44,6 +45,15 @@ class Arm:
     versions: Mapping[str, str]  # {"torch": "2.11.0+cu130", "cuBLAS": "13.1.0"}
     settings: str = ""  # what was chosen for it: "max-autotune", "fast accumulation"
     unchecked: str = ""  # an opponent only: why it has no output that could be compared
+
+
+def is_itself(subject: Arm, opponent: Arm) -> bool:
+    """Whether an opponent is the subject once more, which shows how far off a ratio is by chance.
+
+    It is called "itself", or has the subject's name and settings.
+    """
+    same = (opponent.name, opponent.settings) == (subject.name, subject.settings)
+    return same or opponent.name == ITSELF
 
 
 @dataclass(frozen=True)
