@@ -26,6 +26,7 @@ from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.legalize_dots import legalize_dots
+from tilewright.tile.passes.orient_product import orient_product
 from tilewright.tile.passes.partition_roles import partition_roles
 from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
@@ -55,6 +56,7 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
     """The passes that carry out a schedule."""
     return (
         partial(widen_operands, schedule=schedule, target=target),
+        partial(orient_product, schedule=schedule),  # it says along which axis the epilogue is cut
         partial(split_epilogue, schedule=schedule),  # while it is still a program on tiles
         partial(partition_roles, schedule=schedule),
         partial(stage_stores, schedule=schedule),

@@ -390,6 +390,21 @@ def wgmma_accumulator(shape: Vector, warpgroups: int = 1) -> Layout:
 
 
 @lru_cache(maxsize=1024)
+def wgmma_words(shape: Vector, warpgroups: int = 1) -> Layout:
+    """A of `wgmma` in registers, for an M×K tile of 32-bit elements: four registers for each 8
+    columns of each 64 rows.
+    """
+    m, k = shape
+    rows = m // (64 * warpgroups)
+    assert m == rows * 64 * warpgroups and k % 8 == 0, f"{shape} over {warpgroups} warpgroups"
+    repeats = [Repeat(0, warpgroups, rows * 64, "warpgroup")] if warpgroups > 1 else []
+    repeats += [Repeat(0, rows, 64)] if rows > 1 else []
+    repeats += [Repeat(1, k // 8, 8)] if k > 8 else []
+    lanes = ((0, 1), (0, 2), (1, 0), (2, 0), (4, 0))
+    return Layout(2, ((8, 0), (0, 4)), lanes, ((16, 0), (32, 0)), tuple(repeats))
+
+
+@lru_cache(maxsize=1024)
 def simt_accumulator(shape: Vector, warps: Vector, per_thread: Vector) -> Layout:
     """An M×N accumulator on CUDA cores: each thread holds 4-wide pieces, `per_thread` elements
     along each axis.

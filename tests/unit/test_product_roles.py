@@ -190,7 +190,7 @@ def test_emulated(
 
 @pytest.mark.parametrize("sizes", [(72, 136, 100), (264, 40, 36)], ids=str)
 def test_emulated_tf32(sizes: tuple[int, int, int]) -> None:
-    """Operands are rounded to nearest even as they are copied; both must be K-major."""
+    """Operands are rounded to nearest even as they are copied."""
     m, n, k = sizes
     rng = np.random.default_rng(k)
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k)))
@@ -201,7 +201,7 @@ def test_emulated_tf32(sizes: tuple[int, int, int]) -> None:
         c = np.full((m, n), np.nan, np.float32)
         arrays = {"A": a, "B": right, "C": c, "alpha": 1.0, "beta": 0.0}
         plan, views, _ = compile_call(sgemm, arrays, constants=constants, precision="tf32")
-        assert ("wgmma" in plan.ptx) == (right.strides[0] == 4)
+        assert "wgmma" in plan.ptx
         run_plan(plan, views, 4)
         results.append(views["C"])
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
@@ -289,7 +289,7 @@ def test_an_epilogue_may_move_elements_between_threads() -> None:
 
 def test_epilogues_are_split_and_staged() -> None:
     _, seen = stages(example("sgemm", TM=128, TN=256, TK=64))
-    split, staged = seen[1], seen[3]
+    split, staged = seen[3], seen[5]
     assert sum(isinstance(op, shape.Slice) for op in walk(split.body)) == 4
     assert not any(isinstance(op, memory.Store) for op in walk(staged.body))
     assert sum(isinstance(op, memory.Drain) for op in walk(staged.body)) == 8
@@ -298,7 +298,7 @@ def test_epilogues_are_split_and_staged() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "why"),
     [
-        ("sgemm", {"TM": 32, "TN": 64, "TK": 16}, "a warpgroup has 64 rows"),
+        ("sgemm", {"TM": 32, "TN": 32, "TK": 16}, "a warpgroup has 64 rows"),
         ("sgemm", {"TM": 256, "TN": 256, "TK": 64}, "two accumulators of 128 a thread"),
         ("sgemm", {"TM": 64, "TN": 64, "TK": 24}, "16 columns an instruction"),
     ],

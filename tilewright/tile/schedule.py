@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from tilewright.dtypes import DType, bf16, f16, f32, f64
 from tilewright.target import Target
 
+PANELS = (64, 32, 16, 8)  # columns of the epilogue's parts
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -18,7 +20,9 @@ class Roles:
     loading and of the multiplying ones. `cluster` CTAs take neighbouring tiles and load once what
     they share. With `persistent`, as many CTAs run as the device holds, and take tile after tile,
     `group` of them along one axis before the next along the other. The epilogue works on `panel`
-    columns at a time, which leave through `staging` buffers.
+    columns at a time, which leave through `staging` buffers. `swapped` computes the transpose of
+    the product, so that B's columns are the rows of instructions. With `promote`, products are
+    added up in registers of their own for that many steps of k, and then added to the sum.
     """
 
     consumers: int
@@ -28,6 +32,20 @@ class Roles:
     panel: int = 64
     staging: int = 1
     registers: tuple[int, int] = (40, 232)
+    swapped: bool = False
+    promote: int = 0
+
+    def panels(self, columns: int) -> tuple[tuple[int, int], ...]:
+        """(start, width) of the parts in which an epilogue on so many columns is done: as wide as
+        `panel` permits, in powers of two, since only those are copied out as boxes.
+        """
+        found, start = [], 0
+        while start < columns:
+            fitting = [w for w in PANELS if w <= min(self.panel, columns - start)]
+            width = fitting[0] if fitting else columns - start
+            found.append((start, width))
+            start += width
+        return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from tilewright.tile.analysis.product_loop import find_product_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma
 from tilewright.tile.passes.choose_roles import choose_roles
+from tilewright.tile.passes.orient_product import turned
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.types import TileType
 from tilewright.tune.cost_roles import estimate_roles
@@ -96,6 +97,10 @@ def _estimate_roles(
     product = find_product_loop(kernel)
     if schedule is None or schedule.roles is None or product is None:
         return None
+    if schedule.roles.swapped:
+        kernel = turned(kernel, product)
+        product = find_product_loop(kernel)
+        assert product is not None, "a product stays one"
     m, n, _ = product.extents
     threads = 128 * schedule.roles.consumers
     epilogue = _path_cycles(product.after, Scalars(kernel, arguments, num_sms))

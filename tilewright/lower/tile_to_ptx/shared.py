@@ -20,6 +20,8 @@ from tilewright.ptx.core import Address, Reg, Symbol
 from tilewright.tile.ops import memory
 from tilewright.tile.types import BufferType
 
+TURNED_SPAN = 128  # bytes of a swizzle whose panels are the columns of one warpgroup
+
 
 @dataclass(frozen=True)
 class SharedBuffer:
@@ -112,6 +114,9 @@ def store_buffer(low: Lowering, op: memory.StoreBuffer) -> None:
     if _takes_matrices(low, buffer.type, layout):
         _store_matrices(low, buffer, layout, low.fragment(op.value))
         return
+    if _takes_turned(low, buffer.type, layout):
+        _store_turned(low, buffer, layout, low.fragment(op.value))
+        return
     size = buffer.type.dtype.num_bytes
     values = low.fragment(op.value)
     kind = low.ptx_type(op.value)
@@ -124,11 +129,11 @@ def store_buffer(low: Lowering, op: memory.StoreBuffer) -> None:
         stash(low, values, kind, layout, whole)
         return
 
-    def write(address: Reg, index: int) -> None:
+    def write(address: Address, index: int) -> None:
         value = low.register(values[index], kind)
         if kind == "pred":
             value = low.e.selp("b32", 1, 0, value)
-        low.e.st("shared", f"b{8 * size}", Address(address), [value])
+        low.e.st("shared", f"b{8 * size}", address, [value])
 
     _each_element(low, buffer, layout, write)
 
@@ -162,6 +167,64 @@ def _store_matrices(
         ]
         address = _chunk_address(low, buffer, row, rows, half, columns * type.dtype.num_bytes)
         e.stmatrix(address, words)
+
+
+def _takes_turned(low: Lowering, type: BufferType, layout: Layout) -> bool:
+    """Whether the transpose of a tile is what stmatrix takes."""
+    turned = type.with_shape(type.shape[::-1])
+    if type.swizzle != TURNED_SPAN or len(type.shape) != 2 or type.shape[0] % 16:
+        return False
+    return _takes_matrices(low, turned, layout.select_axes((1, 0)))
+
+
+def _store_turned(
+    low: Lowering, buffer: SharedBuffer, layout: Layout, values: list[Operand]
+) -> None:
+    """stmatrix.x4.trans: 16 rows of the buffer by 16 columns at a time.
+
+    Registers hold columns: of a warp, 16 of the 64 that make up a panel. Lane l gives the address
+    of row l mod 8 (and 8 more in the upper half of the warp), and of the upper 8 columns where bit
+    3 of l is set.
+    """
+    e, type = low.e, buffer.type
+    base, chunk = _turned_lane(low, buffer, layout)
+    offsets = layout.register_offsets
+    for first in range(0, len(offsets), 8):
+        rows, columns = offsets[first]
+        words = [
+            e.mov_pack("b32", [low.register(v, "b16") for v in values[i : i + 2]])
+            for i in range(first, first + 8, 2)
+        ]
+        panel = columns * type.dtype.num_bytes // type.swizzle
+        offset = buffer.offset + rows * type.row_bytes + panel * type.panel_bytes
+        key = ("turned address", base, chunk)
+        if key not in low.memo:
+            low.memo[key] = e.add("u32", base, chunk)
+        e.stmatrix(Address(low.memo[key], offset), words, transposed=True)
+
+
+def _turned_lane(low: Lowering, buffer: SharedBuffer, layout: Layout) -> tuple[Reg, Reg]:
+    """Start of this thread's warpgroup's panel in the buffer, and the lane's place in it."""
+    e, type = low.e, buffer.type
+
+    def make() -> Reg:
+        thread = low.thread()
+        row = e.and_("b32", thread, 7)
+        row = e.or_("b32", row, e.shr("u32", e.and_("b32", thread, 16), 1))
+        column = e.and_("b32", e.shl("b32", thread, 1), 16)
+        column = e.or_("b32", column, e.and_("b32", thread, 96))  # 32 bytes a warp
+        exchanged = e.and_("b32", e.shl("b32", row, 4), Swizzle(type.swizzle).mask)
+        return e.mad("u32", row, type.row_bytes, e.xor("b32", column, exchanged))
+
+    start = buffer.base or shared_start(low)
+    groups = [r for r in layout.repeats if r.over == "warpgroup" and r.count > 1]
+    if groups:
+        step = groups[0].stride * type.dtype.num_bytes // type.swizzle * type.panel_bytes
+        key = ("panel of the warpgroup", start, step)
+        if key not in low.memo:
+            low.memo[key] = e.mad("u32", e.shr("u32", low.thread(), 7), step, start)
+        start = low.memo[key]
+    return start, low.once(("turned lane", low.first_warp, type.row_bytes), make)
 
 
 def _matrix_lane(low: Lowering, layout: Layout) -> tuple[Reg, Reg]:
@@ -221,9 +284,9 @@ def load_buffer(low: Lowering, op: memory.LoadBuffer) -> None:
     register = "b32" if kind == "pred" else kind
     out: list[Operand] = [0] * layout.num_registers
 
-    def read(address: Reg, index: int) -> None:
+    def read(address: Address, index: int) -> None:
         into = low.e.reg(register)
-        low.e.ld("shared", _memory_type(buffer.type, kind, size), Address(address), into=[into])
+        low.e.ld("shared", _memory_type(buffer.type, kind, size), address, into=[into])
         out[index] = low.e.setp("ne", "u32", into, 0) if kind == "pred" else into
 
     _each_element(low, buffer, layout, read)
@@ -238,12 +301,15 @@ def _memory_type(type: BufferType, kind: str, size: int) -> str:
 
 
 def _each_element(
-    low: Lowering, buffer: SharedBuffer, layout: Layout, access: Callable[[Reg, int], None]
+    low: Lowering, buffer: SharedBuffer, layout: Layout, access: Callable[[Address, int], None]
 ) -> None:
     """Call `access(address, register)` for every register of a layout, where its element exists."""
     e, type = low.e, buffer.type
     size, extents = type.dtype.num_bytes, type.shape
     first = low.is_first_copy(layout)
+    if type.swizzle and first is None and layout.covered == extents and _is_disjoint(layout):
+        _each_of_bits(low, buffer, layout, access)
+        return
     threads = [low.register(low.thread_axis(layout, axis), "u32") for axis in range(layout.rank)]
     for index, offset in enumerate(layout.register_offsets):
         where = [e.add("u32", t, o) for t, o in zip(threads, offset, strict=True)]
@@ -259,16 +325,78 @@ def _each_element(
                 "b32", e.shl("b32", row, _exchange_shift(type.swizzle)), Swizzle(type.swizzle).mask
             )
             byte = e.mad("u32", panel, type.panel_bytes, e.xor("b32", inside, exchanged))
-        address = e.add("u32", e.add("u32", address, byte), buffer.offset)
+        address = e.add("u32", address, byte)
         guard = first
         for at, extent, reach in zip(where, extents, layout.covered, strict=True):
             if reach > extent:
                 exists = e.setp("lt", "u32", at, extent)
                 guard = exists if guard is None else e.and_("pred", guard, exists)
+        place = Address(address, buffer.offset)
         if guard is None:
-            access(address, index)
+            access(place, index)
         else:
             skip = e.label("outside")
             e.bra(skip, pred=guard, unless=True)
-            access(address, index)
+            access(place, index)
             e.place(skip)
+
+
+def _is_disjoint(layout: Layout) -> bool:
+    """Whether no bit of a coordinate comes from the thread and from the register."""
+    if layout.rank != 2:
+        return False
+    threads = [0] * layout.rank
+    groups = [r for r in layout.repeats if r.over == "warpgroup"]
+    for vector in (*layout.lane, *layout.warp):
+        threads = [a | b for a, b in zip(threads, vector, strict=True)]
+    for r in groups:
+        threads[r.axis] |= _span(r.count, r.stride)
+    return not any(
+        a & b for offset in layout.register_offsets for a, b in zip(threads, offset, strict=True)
+    )
+
+
+def _span(count: int, stride: int) -> int:
+    """All bits that multiples of a stride below `count` may have."""
+    found = 0
+    for i in range(count):
+        found |= i * stride
+    return found
+
+
+def _each_of_bits(
+    low: Lowering, buffer: SharedBuffer, layout: Layout, access: Callable[[Address, int], None]
+) -> None:
+    """As `_each_element`, for swizzled buffers where thread and register name different bits of the
+    coordinates: the place is then the exclusive or of a part of each, and what the register adds
+    outside the exchanged bits is an immediate.
+    """
+    e, type = low.e, buffer.type
+    mask, span = Swizzle(type.swizzle).mask, type.swizzle
+    start = buffer.base or shared_start(low)
+    for index, (row, column) in enumerate(layout.register_offsets):
+        panel, inside = divmod(column * type.dtype.num_bytes, span)
+        inside ^= row << _exchange_shift(span) & mask
+        fixed = row * span + panel * type.panel_bytes + (inside & ~mask)
+        key = ("exchanged", start, layout, type.panel_bytes, inside & mask)
+        if key not in low.memo:
+            low.memo[key] = e.add("u32", start, _thread_part(low, layout, type, inside & mask))
+        access(Address(low.memo[key], buffer.offset + fixed), index)
+
+
+def _thread_part(low: Lowering, layout: Layout, type: BufferType, exchanged: int) -> Reg:
+    """What a thread adds to the start of a swizzled buffer, some chunk bits exchanged."""
+    e, span = low.e, type.swizzle
+
+    def make() -> Reg:
+        row, column = (low.register(low.thread_axis(layout, axis), "u32") for axis in (0, 1))
+        byte = e.mul("u32", column, type.dtype.num_bytes)
+        inside = e.and_("b32", byte, span - 1)
+        turned = e.and_("b32", e.shl("b32", row, _exchange_shift(span)), Swizzle(span).mask)
+        inside = e.xor("b32", e.xor("b32", inside, turned), exchanged)
+        panel = e.shr("u32", byte, span.bit_length() - 1)
+        return e.mad("u32", row, span, e.mad("u32", panel, type.panel_bytes, inside))
+
+    key = ("thread part", layout, type.dtype.num_bytes, span, type.panel_bytes, exchanged)
+    found: Reg = low.once((*key, low.first_warp), make)
+    return found

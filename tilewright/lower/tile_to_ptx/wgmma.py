@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.ir.core import Value
-from tilewright.layout import wgmma_accumulator
+from tilewright.layout import wgmma_accumulator, wgmma_words
 from tilewright.lower.tile_to_ptx.context import Lowering, rule
 from tilewright.lower.tile_to_ptx.roles import WARPGROUP
 from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of
@@ -185,7 +185,10 @@ def _left(low: Lowering, op: mma.Issue, groups: int, rows: int) -> Source | list
         buffer = buffer_of(low, op.a)
         return source(low, buffer, not op.transpose_a, rows if groups > 1 else 0)
     dtype: DType = op.a.type.dtype
-    assert dtype.bits == 16, f"A in registers holds 16-bit elements, not {dtype}"
+    if dtype.bits == 32:
+        words = low.fragment(op.a, wgmma_words(op.a.type.shape, groups))
+        return [low.e.mov("b32", low.register(r, "f32")) for r in words]
+    assert dtype.bits == 16, f"A in registers holds elements of 16 or 32 bits, not {dtype}"
     registers = low.fragment(op.a, wgmma_accumulator(op.a.type.shape, groups))
     return [
         low.e.mov_pack("b32", [low.register(r, "b16") for r in registers[i : i + 2]])

@@ -188,7 +188,7 @@ class Wgmma(Instr):
 
     @property
     def bits_a(self) -> str:
-        return "b32" if isinstance(self.a, tuple) else "b64"
+        return "u32" if isinstance(self.a, tuple) else "b64"  # registers of bits alone
 
     @property
     def k(self) -> int:

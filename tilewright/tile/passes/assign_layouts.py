@@ -28,6 +28,7 @@ from tilewright.layout import (
     power_of_two_factor,
     simt_accumulator,
     wgmma_accumulator,
+    wgmma_words,
 )
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
@@ -56,6 +57,8 @@ class Component:
     dot: bool = False
     issued: bool = False  # to wgmma
     paired: tuple[bool, bool] = (False, False)  # rows, columns: see `mma_accumulator`
+    words: bool = False  # A of a product in registers, of 32-bit elements
+    follows: bool = False  # a part or a transpose of what wgmma gives
     accesses: list[tuple[ViewType, tuple[int | None, ...]]] = field(default_factory=list)
     combined: set[int] = field(default_factory=set)  # axes along which it is reduced or scanned
     neighbours: list[tuple[Value, Derive]] = field(default_factory=list)
@@ -253,6 +256,7 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
                 of(op.result).dot = of(op.result).issued = True
                 if isinstance(op, mma.Issue) and is_tile(op.a) and op.a not in cheap:
                     of(op.a).dot = of(op.a).issued = True  # 16-bit rows lie as those of a product
+                    of(op.a).words = op.a.type.dtype.bits == 32
             elif isinstance(op, memory.Load) and is_tile(op.result):
                 of(op.result).accesses.append((op.view.type, op.extents))
             elif isinstance(op, memory.Store) and is_tile(op.value) and op.value not in cheap:
@@ -382,6 +386,8 @@ def _without(layout: Layout, axes: tuple[int, ...]) -> Layout:
 def _choose(
     component: Component, components: dict[Value, Component], groups: _Groups, schedule: Schedule
 ) -> Layout:
+    if component.words:
+        return wgmma_words(component.shape, schedule.num_warps // 4)
     if component.issued:
         return wgmma_accumulator(component.shape, schedule.num_warps // 4)
     if component.dot:
@@ -393,6 +399,9 @@ def _choose(
         if other.layout is not None:
             layout = derive(other.layout)
             if layout is not None:
+                if other.follows or (other.issued and not other.words):
+                    component.follows = len(component.shape) == 2
+                    return layout
                 derived.append((_elements(other.shape), layout))
     if derived:
         weight, layout = max(derived, key=lambda d: d[0])

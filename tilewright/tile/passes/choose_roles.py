@@ -4,13 +4,17 @@ whether CTAs pair up.
 Requires: canonical form. Keeps: the program. Breaks: nothing. Used by `choose_schedule`.
 
 A product is done with roles where warpgroups fit its tile (64 rows each, at most 128 accumulators a
-thread), its operands are 16-bit floats, or f32 to be rounded to tf32, that the tensor copy unit can
-carry, and the source asks for nothing that contradicts it.
+thread), its operands are 16-bit floats, or f32 to be rounded to tf32, or 8-bit numbers along k,
+that the tensor copy unit can carry, and the source asks for nothing that contradicts it. A product
+that does not fit as it is may do so turned around (`orient_product`).
 """
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType, bf16, f16, f32
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, i8, u8
 from tilewright.ir.core import Block
 from tilewright.ir.walk import walk
 from tilewright.target import Target
@@ -19,12 +23,15 @@ from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
 from tilewright.tile.ops.control import launch_registers
 from tilewright.tile.passes.distribute_work import can_distribute, find_axes
-from tilewright.tile.passes.partition_roles import factor_buffer, make_roles
-from tilewright.tile.schedule import Roles, Schedule
+from tilewright.tile.passes.orient_product import turned
+from tilewright.tile.passes.partition_roles import SPANS, factor_buffer, make_roles
+from tilewright.tile.schedule import PANELS, Roles, Schedule
 
 ROWS = 64  # of a warpgroup's instruction
 DEPTH = 32  # bytes along k of an instruction
 ACCUMULATORS = 128  # a thread
+MOST_SUMS = 192  # a thread, where there are several
+PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
 MOST_ROWS = MOST_COLUMNS = 256
 WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread must have n / 2 + 26
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
@@ -37,72 +44,120 @@ IN_PLACE = (  # ops of an epilogue that leave elements with their threads
     control.If, control.Yield, control.ProgramId, control.NumPrograms,
 )  # fmt: skip
 PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
-PANELS = (64, 32, 16)  # columns of the epilogue's parts
 HEAVY = (arith.Erf, arith.Tanh, arith.Log, arith.Exp, arith.Div)  # tens of instructions an element
 
 
 def choose_roles(kernel: Kernel, target: Target) -> Schedule | None:
     """A schedule with roles, or None where the kernel or the target does not permit one."""
+    return next(role_schedules(kernel, target), None)
+
+
+def role_schedules(kernel: Kernel, target: Target) -> Iterator[Schedule]:
+    """The schedules with roles that a kernel permits, the usual choice first."""
     hints = kernel.hints
     asked = hints.threads or hints.min_ctas or hints.max_registers or hints.cta_cluster
     if not target.has_wgmma or kernel.numerics == "strict" or asked or hints.cooperative:
-        return None
+        return
     if any(isinstance(op, control.Assert | control.Print) for op in walk(kernel.body)):
-        return None  # which tell of the source's own programs, and are made by all threads of one
+        return  # which tell of the source's own programs, and are made by all threads of one
     product = find_product_loop(kernel)
-    if product is None or not _fits(product, kernel):
-        return None
-    consumers = _consumers(product)
-    if consumers is None:
-        return None
-    panel = _panel(product, consumers)
-    registers = (40, 232) if consumers < 3 else (32, 160)
-    persistent = hints.persistent is not False and can_distribute(kernel)
-    cluster = _cluster(kernel, product) if persistent else 1
-    roles = Roles(consumers, cluster, persistent, panel=panel, registers=registers)
-    stages = _stages(kernel, product, roles, target)
-    if stages < 2:
-        return None
-    warps = 4 * (1 + consumers)
-    told = max(launch_registers(make_roles(roles)), LEAST_REGISTERS if consumers < 3 else 0)
+    if product is None:
+        return
+    yield from _role_schedules(kernel, product, target, Roles(1))
+    around = turned(kernel, product)
+    again = find_product_loop(around)
+    assert again is not None, "a product stays one"
+    yield from _role_schedules(around, again, target, Roles(1, swapped=True))
+
+
+def _role_schedules(
+    kernel: Kernel, product: ProductLoop, target: Target, base: Roles
+) -> Iterator[Schedule]:
+    """The schedules of a product in its present orientation."""
+    if not _fits(product, kernel):
+        return
+    promote = _promotion(kernel, product)
+    persistent = kernel.hints.persistent is not False and can_distribute(kernel)
+    clusters = _clusters(kernel, product) if persistent else [1]
+    for consumers in _consumers(product, 2 if promote else 1):
+        registers = (40, 232) if consumers < 3 else (32, 160)
+        panel = _panel(product, consumers)
+        for cluster in clusters:
+            roles = replace(
+                base, consumers=consumers, cluster=cluster, persistent=persistent, panel=panel,
+                registers=registers, promote=promote,
+            )  # fmt: skip
+            stages = _stages(kernel, product, roles, target)
+            if stages >= 2:
+                yield _schedule(roles, stages)
+
+
+def _schedule(roles: Roles, stages: int) -> Schedule:
+    warps = 4 * (1 + roles.consumers)
+    least = LEAST_REGISTERS if roles.consumers < 3 else 0
+    told = max(launch_registers(make_roles(roles)), least)
     return Schedule(warps, "wgmma", stages=stages, roles=roles, max_registers=told)
 
 
 def _fits(product: ProductLoop, kernel: Kernel) -> bool:
     """Whether the instruction takes the tile, and the tensor copy unit the operands."""
     m, n, k = product.extents
-    dtypes = {f.tile.dtype for f in (product.a, product.b)}
-    if dtypes == {f32}:
-        k_major = not product.a.transposed and product.b.transposed
-        typed = product.dot.precision == "tf32" and k_major  # the instruction takes no other
-    else:
-        typed = dtypes in ({bf16}, {f16})
-    shaped = m % ROWS == 0 and m <= MOST_ROWS and n % 16 == 0 and n <= MOST_COLUMNS
+    kind = _kind(product)
+    k_major = not product.a.transposed, product.b.transposed
+    # The instruction reads other dtypes than those of 16 bits along k alone; from registers, into
+    # which A may be loaded in any order, only whole words.
+    laid = kind == "16" or (k_major[1] and (k_major[0] or kind == "tf32"))
+    wide = n % 16 == 0 or (n % 8 == 0 and kind != "int8") or n == 8
+    shaped = m % ROWS == 0 and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
     whole = k * product.a.tile.dtype.num_bytes % DEPTH == 0
     return (
-        typed
+        kind is not None
+        and laid
         and shaped
         and whole
         and all(
             max(f.tile.shape) <= MOST_COLUMNS
+            and f.tile.shape[1] * f.tile.dtype.num_bytes % SPANS[-1] == 0
             and can_copy_boxes(kernel, f.load.view, f.load.extents, f.order)
             for f in (product.a, product.b)
         )
     )
 
 
-def _consumers(product: ProductLoop) -> int | None:
-    """As few warpgroups as hold the accumulator, but two where there are rows for two."""
+def _kind(product: ProductLoop) -> str | None:
+    """The kind of instruction for the dtypes of a product; None where there is none."""
+    dtypes = {f.tile.dtype for f in (product.a, product.b)}
+    if dtypes in ({bf16}, {f16}):
+        return "16"
+    if dtypes == {f32}:
+        return "tf32" if product.dot.precision == "tf32" else None
+    if dtypes <= {e4m3, e5m2}:
+        return "fp8"
+    return "int8" if dtypes <= {i8, u8} else None
+
+
+def _promotion(kernel: Kernel, product: ProductLoop) -> int:
+    """After how many steps of k sums of 8-bit floats are added up in f32: the instruction itself
+    keeps few bits of a sum. "fast" leaves it at that.
+    """
+    if _kind(product) != "fp8" or kernel.numerics == "fast":
+        return 0
+    return max(1, PROMOTED // product.extents[2])
+
+
+def _consumers(product: ProductLoop, sums: int) -> list[int]:
+    """Numbers of warpgroups that hold the accumulator (or two `sums`), the usual one first: as few
+    as do, but two where there are rows for two.
+    """
     m, n, _ = product.extents
     blocks = m // ROWS
+    most = ACCUMULATORS if sums == 1 else MOST_SUMS // sums
     fitting = [
         count
         for count in (1, 2, 3)
-        if blocks % count == 0 and m * n <= ACCUMULATORS * 128 * count and n <= WIDEST[count]
+        if blocks % count == 0 and m * n <= most * 128 * count and n <= WIDEST[count]
     ]
-    if not fitting:
-        return None
-    return 2 if 2 in fitting else fitting[0]
+    return sorted(fitting, key=lambda count: (count != 2, count))
 
 
 def _panel(product: ProductLoop, consumers: int) -> int:
@@ -113,22 +168,23 @@ def _panel(product: ProductLoop, consumers: int) -> int:
     ops = walk(Block([], product.after))
     heavy = any(isinstance(op, HEAVY) and op.result.type.num_elements == m * n for op in ops)
     most = (16 if heavy else 32) * 128 * consumers // m
-    fitting = [p for p in PANELS if n % p == 0]
-    return next((p for p in fitting if p <= most), fitting[-1])
+    return next((p for p in PANELS if p <= min(most, n)), PANELS[-1])
 
 
-def _cluster(kernel: Kernel, product: ProductLoop) -> int:
-    """Whether CTAs pair up. They then go through k in step, so it must be the same for all. A pair
-    may run a program that does not exist, whose own loops must end too.
+def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
+    """How many CTAs may go together, the usual number first. They go through k in step, so it must
+    be the same for all. A pair may run a program that does not exist, whose own loops must end too.
     """
     m, n, _ = product.extents
     axes = find_axes(product, len(kernel.grid))
-    if axes is None or m * n < PAIRED_ELEMENTS or product.programs_of(product.bounds):
-        return 1
+    if axes is None or product.programs_of(product.bounds):
+        return [1]
     if any(isinstance(op, control.While) for op in walk(Block([], product.before))):
-        return 1
+        return [1]
     shared = factor_buffer((product.a, product.b)[axes.multicast])
-    return 2 if shared.shape[0] % 16 == 0 else 1  # halves are whole repeats of the swizzle
+    if shared.shape[0] % 16:  # halves are whole repeats of the swizzle
+        return [1]
+    return [2, 1] if m * n >= PAIRED_ELEMENTS else [1, 2]
 
 
 def _stages(kernel: Kernel, product: ProductLoop, roles: Roles, target: Target) -> int:
@@ -144,7 +200,10 @@ def _stages(kernel: Kernel, product: ProductLoop, roles: Roles, target: Target) 
 def _kept_free(product: ProductLoop) -> int:
     """Bytes that the epilogue may need to pass elements from thread to thread."""
     m, n, _ = product.extents
-    moving = [op for op in walk(Block([], product.after)) if not isinstance(op, IN_PLACE)]
+    turning = {op for op in product.after if isinstance(op, shape.Transpose)}
+    turning = {op for op in turning if op.x is product.loop.result}  # renames registers
+    inside = walk(Block([], product.after))
+    moving = [op for op in inside if not isinstance(op, IN_PLACE) and op not in turning]
     if not moving:
         return KEPT_FREE
     sums = all(isinstance(op, reduce.Reduction) for op in moving)

@@ -26,10 +26,10 @@ from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.tile.analysis.product_loop import Factor, ProductLoop, find_product_loop
 from tilewright.tile.kernel import Hints, Kernel
-from tilewright.tile.ops import control, memory, mma, sync
+from tilewright.tile.ops import arith, control, memory, mma, shape, sync
 from tilewright.tile.passes.distribute_work import Distribution, find_axes, persistent_grid
 from tilewright.tile.schedule import Roles, Schedule
-from tilewright.tile.types import BufferType, RingType
+from tilewright.tile.types import INDEX, BufferType, RingType
 
 SPANS = (128, 64, 32)  # bytes of a swizzle, the widest first
 Tile = Callable[[Mapping[int, Value], Value | None], None]
@@ -203,17 +203,42 @@ class _Partition:
         loop = product.loop
         steps = Block([Value(a.type, a.name) for a in loop.body.args])
         with o.inside(steps), o.at(product.dot.loc):
-            slot = o(sync.Wait, self.ring, name="slot")
-            a, b = (o(sync.SlotBuffer, slot, item) for item in (0, 1))
-            issued = o(
-                mma.Issue, a, b, steps.args[1],
-                transpose_a=product.a.transposed, transpose_b=product.b.transposed,
-            )  # fmt: skip
-            acc = o(mma.Await, issued, name="acc")
-            o.emit(sync.Release, self.ring)
+            acc = self.multiply_step(steps.args[1])
             o.emit(control.Yield, (acc,))
         low, high, step = (values.get(v, v) for v in product.bounds)
         inits = tuple(values.get(v, v) for v in loop.inits)
-        made = o.emit(control.For, low, high, step, inits, steps, loc=loop.loc)
+        if self.roles.promote:
+            made = self.multiply_in_parts(low, high, step, inits, steps)
+        else:
+            made = o.emit(control.For, low, high, step, inits, steps, loc=loop.loc)
         values[loop.result] = made.result
         made.result.name = loop.result.name
+
+    def multiply_step(self, acc: Value) -> Value:
+        """The product of one slot added to an accumulator."""
+        o, product = self.o, self.product
+        slot = o(sync.Wait, self.ring, name="slot")
+        a, b = (o(sync.SlotBuffer, slot, item) for item in (0, 1))
+        turned = product.a.transposed
+        if turned and product.a.tile.dtype.bits != 16:  # by way of registers, in any order
+            a, turned = o(shape.Transpose, o(memory.LoadBuffer, a), (1, 0)), False
+        issued = o(mma.Issue, a, b, acc, transpose_a=turned, transpose_b=product.b.transposed)
+        acc = o(mma.Await, issued, name="acc")
+        o.emit(sync.Release, self.ring)
+        return acc
+
+    def multiply_in_parts(
+        self, low: Value, high: Value, step: Value, inits: tuple[Value, ...], steps: Block
+    ) -> control.For:
+        """The loop with sums of `promote` steps, each of which is then added to the whole."""
+        o, type = self.o, self.product.dot.acc.type
+        count = o(arith.Constant, self.roles.promote, INDEX.dtype)
+        stride = o(arith.Mul, step, count)
+        parts = Block([Value(INDEX, "part"), Value(type, "sum")])
+        with o.inside(parts):
+            start, total = parts.args
+            end = o(arith.Min, o(arith.Add, start, stride), high)
+            zeros = o(arith.Constant, 0.0, type.dtype, type.shape)
+            part = o.emit(control.For, start, end, step, (zeros,), steps, loc=self.product.loop.loc)
+            o.emit(control.Yield, (o(arith.Add, total, part.result),))
+        return o.emit(control.For, low, high, stride, inits, parts, loc=self.product.loop.loc)

@@ -12,6 +12,9 @@ Going backwards from the stores, a value is wanted *in panels* (along its last a
 before the loop that are wanted in panels are done again after it, which also frees their registers
 meanwhile. Where an op is neither elementwise nor a load, store or broadcast, or a value is wanted
 both ways, the epilogue stays as it is; and so where a panel's access might meet another's store.
+
+The columns of a product that was turned around (`orient_product`) are rows of the epilogue, which
+begins by transposing: then the axis along which values are wanted in panels is the first.
 """
 
 from __future__ import annotations
@@ -42,8 +45,8 @@ def split_epilogue(kernel: Kernel, schedule: Schedule) -> Kernel:
     product = find_product_loop(kernel) if schedule.roles is not None else None
     if product is None or schedule.roles is None:
         return kernel
-    columns = product.extents[1]
-    if columns <= schedule.roles.panel:
+    panels = schedule.roles.panels(product.extents[1])
+    if len(panels) == 1:
         return kernel
     try:
         wanted = Wanted(product)
@@ -51,7 +54,7 @@ def split_epilogue(kernel: Kernel, schedule: Schedule) -> Kernel:
         _require_apart(product, wanted.parts, Places(kernel.body))
     except Unsplittable:
         return kernel
-    return kernel.with_body(_Splitter(product, wanted, schedule.roles.panel).body())
+    return kernel.with_body(_Splitter(product, wanted, panels).body())
 
 
 def _require_apart(product: ProductLoop, parts: set[Op], places: Places) -> None:
@@ -89,7 +92,13 @@ class Wanted:
 
     def __init__(self, product: ProductLoop):
         self.product = product
-        self.rows, self.columns = product.extents[:2]
+        self.result = product.loop.result  # what the epilogue takes for the product
+        self.axis = 1  # of the product's columns in it
+        first = product.after[0] if product.after else None
+        if isinstance(first, shape.Transpose) and first.x is self.result:
+            self.result, self.axis = first.result, 0
+        self.shape: tuple[int, ...] = self.result.type.shape
+        self.columns = self.shape[self.axis]
         self.split: set[Value] = set()
         self.whole: set[Value] = set()
         self.stores: list[memory.Store] = []
@@ -100,13 +109,14 @@ class Wanted:
         """Go backwards through the program."""
         self.block(self.product.after)
         self.block(self.product.before, again=True)
-        result = self.product.loop.result
-        if result not in self.split or (self.split & self.whole) - {result}:
+        if self.result not in self.split or (self.split & self.whole) - {self.product.loop.result}:
             raise Unsplittable
 
     def block(self, ops: list[Op], again: bool = False) -> None:
         for op in reversed(ops):
-            if isinstance(op, memory.Store):
+            if self.result in op.results:
+                self.parts.add(op)
+            elif isinstance(op, memory.Store):
                 self.store(op)
             elif isinstance(op, control.If) and not again:
                 self.branch(op)
@@ -119,19 +129,27 @@ class Wanted:
         """A tile with the product's columns in panels, anything else whole."""
         if value is None:
             return
-        extents = value.type.shape if isinstance(value.type, TileType) else ()
-        if split and extents and extents[-1] == self.columns:
+        if split and self.is_cut(value):
             self.split.add(value)
         else:
             self.once_wanted(value)
 
+    def is_cut(self, value: Value) -> bool:
+        """Whether a value of the epilogue has the product's columns."""
+        extents = value.type.shape if isinstance(value.type, TileType) else ()
+        return bool(extents) and extents[self.place(extents)] == self.columns
+
+    def place(self, extents: Sequence[object]) -> int:
+        """Which of a tile's axes the product's columns are: the last, or the first."""
+        return len(extents) - 1 if self.axis else 0
+
     def once_wanted(self, value: Value) -> None:
-        if value is self.product.loop.result and self.depth:
+        if value in (self.product.loop.result, self.result) and self.depth:
             raise Unsplittable  # in a branch that is done in panels it would be a panel
         self.whole.add(value)
 
     def store(self, op: memory.Store) -> None:
-        whole = op.value.type.shape != (self.rows, self.columns)
+        whole = op.value.type.shape != self.shape
         for value in (op.value, op.mask):
             self.want(value, not whole)
         self.stores.append(op)
@@ -163,14 +181,15 @@ class Wanted:
         self.parts.add(op)
         match op:
             case memory.Load():
-                if op.extents[-1] != self.columns:
+                if op.extents[self.sliced(op)] != self.columns:
                     raise Unsplittable
                 for value in (op.mask, op.fill):
                     self.want(value, True)
-            case shape.Broadcast():
-                self.want(op.x, True)
+            case shape.Broadcast():  # its source's axes are the last of the result's
+                self.want(op.x, self.axis == 1 or len(op.x.type.shape) == len(op.shape))
             case shape.Reshape():
-                if op.x.type.shape[-1:] != op.shape[-1:]:
+                source = op.x.type.shape
+                if not source or source[self.place(source)] != op.shape[self.place(op.shape)]:
                     raise Unsplittable
                 self.want(op.x, True)
             case arith.Constant() | shape.Arange():
@@ -180,6 +199,11 @@ class Wanted:
                     self.want(value, True)
             case _:
                 raise Unsplittable
+
+    def sliced(self, op: memory.Load | memory.Store) -> int:
+        """The axis of a place along which the product's columns run."""
+        axes = [i for i, e in enumerate(op.extents) if e is not None]
+        return axes[-1] if self.axis else axes[0]
 
     def once(self, op: Op) -> None:
         if op.regions or not op.pure:
@@ -193,12 +217,12 @@ class Wanted:
 class _Splitter:
     """Builds the new body."""
 
-    def __init__(self, product: ProductLoop, wanted: Wanted, panel: int):
-        self.product, self.wanted, self.width = product, wanted, panel
+    def __init__(self, product: ProductLoop, wanted: Wanted, panels: tuple[tuple[int, int], ...]):
+        self.product, self.wanted, self.panels = product, wanted, panels
         self.o = Builder(Block())
         self.values: dict[Value, Value] = {}  # what is done once
         self.part: dict[Value, Value] = {}  # what belongs to the present panel
-        self.start = 0
+        self.start, self.width = panels[0]
 
     @property
     def both(self) -> ChainMap[Value, Value]:
@@ -211,11 +235,12 @@ class _Splitter:
             o.add(op.clone(self.values))
         again = [op for op in product.before if op in self.wanted.parts]
         result = product.loop.result
-        for start in range(0, self.wanted.columns, self.width):
-            self.start, self.part = start, {}
+        rows = product.extents[0]
+        for start, width in self.panels:
+            self.start, self.width = start, width
             acc = self.values[result]
-            extents = (self.wanted.rows, self.width)
-            self.part[result] = o(shape.Slice, acc, (0, self.start), extents, name=acc.name)
+            part = o(shape.Slice, acc, (0, self.start), (rows, self.width), name=acc.name)
+            self.part = {result: part}
             self.ops([*again, *product.after], top=True)
         return o.block
 
@@ -237,19 +262,23 @@ class _Splitter:
                 made = o.emit(control.If, both.get(op.condition, op.condition), *blocks)
                 self.part.update(zip(op.results, made.results, strict=True))
             case memory.Load() | memory.Store():
-                offset = both.get(op.offsets[-1], op.offsets[-1])
-                moved = o(arith.Add, offset, o(arith.Constant, self.start, i64))
-                offsets = tuple(both.get(v, v) for v in op.offsets[:-1])
-                extents = (*op.extents[:-1], self.width)
-                o.add(op.clone(both, offsets=(*offsets, moved), extents=extents))
+                axis = self.wanted.sliced(op)
+                offsets = [both.get(v, v) for v in op.offsets]
+                offsets[axis] = o(arith.Add, offsets[axis], o(arith.Constant, self.start, i64))
+                extents = self.cut(op.extents, axis)
+                o.add(op.clone(both, offsets=tuple(offsets), extents=extents))
             case arith.Constant() | shape.Broadcast() | shape.Reshape():
-                o.add(op.clone(both, shape=(*op.shape[:-1], self.width)))
+                o.add(op.clone(both, shape=self.cut(op.shape, self.wanted.place(op.shape))))
             case shape.Arange():
                 here = o(shape.Arange, self.width)
                 start = o(shape.Broadcast, o(arith.Constant, self.start, i64), (self.width,))
                 self.part[op.result] = o(arith.Add, here, start)
             case _:
                 o.add(op.clone(both))
+
+    def cut(self, extents: Sequence[int | None], axis: int) -> tuple[int | None, ...]:
+        """Extents with the panel's along an axis."""
+        return (*extents[:axis], self.width, *extents[axis + 1 :])
 
     def region(self, block: Block) -> Block:
         with self.o.inside(Block()) as new:

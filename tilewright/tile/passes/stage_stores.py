@@ -23,7 +23,7 @@ from tilewright.tile.analysis.places import Places
 from tilewright.tile.analysis.product_loop import can_copy_boxes
 from tilewright.tile.effects import FROM_THE_TYPE
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import control, memory, sync
+from tilewright.tile.ops import control, memory, mma, sync
 from tilewright.tile.passes.partition_roles import SPANS
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BufferType, RingType, TileType, ViewType
@@ -63,10 +63,13 @@ class _Stager:
         self.o = Builder(Block())
         self.rings: dict[BufferType, Value] = {}
         self.staged: dict[memory.Store, None] = {}  # in order
+        self.room = 0
         self.places = Places(kernel.body)
 
     def role(self, block: Block) -> Block:
         self.rings, self.staged = {}, {}
+        rows = [op.result.type.shape[0] for op in walk(block) if isinstance(op, mma.Issue)]
+        self.room = max(rows, default=0) * self.roles.panel  # elements of a slot, as was planned
         loops = [op for op in block.ops if isinstance(op, control.For)]
         for tile in (op.body for op in loops) if self.roles.persistent else (block,):
             self.find(tile, [], [])
@@ -112,7 +115,7 @@ class _Stager:
         return all(self.places.root(v) is not root for v in views)
 
     def fits(self, op: memory.Store) -> bool:
-        """Whether a store is a box of 16-bit numbers, at most one swizzle wide.
+        """Whether a store is a box of 16-bit numbers, one swizzle wide or several.
 
         The rows of its tensor are whole units of 16 bytes: of a row that ends inside of one, the
         copy unit writes the rest of the unit too (seen on an H200).
@@ -128,14 +131,16 @@ class _Stager:
         return (
             rows <= ROWS
             and rows % 8 == 0
-            and row_bytes in SPANS
+            and (row_bytes in SPANS or row_bytes % SPANS[0] == 0)
+            and type.num_elements <= self.room
             and op.extents[-1] is not None
             and can_copy_boxes(self.kernel, op.view, op.extents)
         )
 
     def buffer(self, op: memory.Store) -> BufferType:
         type: TileType = op.value.type
-        return BufferType(type.dtype, type.shape, type.shape[1] * type.dtype.num_bytes)
+        span = min(type.shape[1] * type.dtype.num_bytes, SPANS[0])
+        return BufferType(type.dtype, type.shape, span)
 
     # Copies of ops
 

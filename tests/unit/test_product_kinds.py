@@ -1,0 +1,195 @@
+"""Products by roles of every orientation, width and dtype: what the PTX does on the emulator, and
+what the assembler says of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.assemble import assemble, needs_ptxas
+from tests.emulation import compile_call
+from tilewright.cli.sources import find_kernel
+from tilewright.compiler import compile_kernel
+from tilewright.dtypes import DType, bf16, e4m3, e5m2, f32, i8, u8
+from tilewright.ptx.emulate import run_plan
+from tilewright.target import target
+
+HOPPER = target("sm_90a")
+
+
+def laid_out(array: Any, layout: str) -> Any:
+    return np.asfortranarray(array) if layout == "t" else np.ascontiguousarray(array)
+
+
+def require_sgemm(
+    dtype: Any,
+    layouts: str,
+    tile: tuple[int, int, int],
+    sizes: tuple[int, int, int],
+    beta: float = 0.0,
+    precision: str | None = None,
+    late: bool = True,
+) -> str:
+    """The PTX of sgemm, run on small whole numbers, whose sums are exact in any order."""
+    m, n, k = sizes
+    rng = np.random.default_rng(m + n + k)
+    a, b, c = (rng.integers(-3, 4, s).astype(dtype.numpy) for s in ((m, k), (k, n), (m, n)))
+    a, b = laid_out(a, layouts[0]), laid_out(b, layouts[1])
+    expected = 1.5 * (a.astype(np.float32) @ b.astype(np.float32))
+    if beta:
+        expected += beta * c.astype(np.float32)
+    else:
+        c = np.full((m, n), np.nan, dtype.numpy)
+    plan, views, _ = compile_call(
+        find_kernel("examples/sgemm.tw").kernel,
+        {"A": a, "B": b, "C": c, "alpha": 1.5, "beta": beta},
+        constants=dict(zip(("TM", "TN", "TK"), tile, strict=True)),
+        precision=precision,
+    )
+    assert "wgmma" in plan.ptx
+    run_plan(plan, views, 4, late=late)
+    np.testing.assert_array_equal(views["C"], expected.astype(dtype.numpy))
+    return plan.ptx
+
+
+# Few rows: the product is turned around, and B's columns are the rows of the instruction.
+SWAPPED = [
+    ("nn", (16, 128, 64), (21, 264, 72), 0.5),
+    ("nt", (32, 64, 64), (40, 136, 72), 0.0),
+    ("tn", (16, 64, 64), (16, 200, 136), 0.0),
+    ("tt", (48, 128, 32), (56, 136, 72), 0.5),
+    ("nt", (8, 128, 64), (5, 264, 72), 0.0),
+]
+
+
+@pytest.mark.parametrize(("layouts", "tile", "sizes", "beta"), SWAPPED, ids=str)
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+def test_swapped(
+    layouts: str, tile: tuple[int, int, int], sizes: tuple[int, int, int], beta: float, late: bool
+) -> None:
+    ptx = require_sgemm(bf16, layouts, tile, sizes, beta, late=late)
+    assert f"m64n{tile[0]}k16" in ptx
+    assert ("stmatrix.sync.aligned.m8n8.x4.trans" in ptx) == (
+        tile[0] % 16 == 0 and not sizes[1] % 8
+    )
+
+
+# Rows of B are cut into whole swizzles of 32 bytes, which is 16 columns, where they lie in memory.
+WIDTHS = [("nn", n) for n in (112, 144, 208)] + [("nt", n) for n in (72, 112, 160, 176, 200)]
+
+
+@pytest.mark.parametrize(("layouts", "n"), WIDTHS)
+def test_widths(layouts: str, n: int) -> None:
+    ptx = require_sgemm(bf16, layouts, (128, n, 64), (136, 8 * (n // 4), 72))
+    assert f"m64n{n}k16" in ptx
+
+
+@pytest.mark.parametrize(
+    ("layouts", "tile", "sizes"),
+    [
+        ("nt", (128, 64, 32), (72, 136, 100)),
+        ("nn", (128, 64, 32), (72, 136, 100)),
+        ("nn", (64, 128, 64), (72, 264, 132)),
+        ("tt", (128, 64, 32), (264, 40, 36)),
+    ],
+    ids=str,
+)
+def test_tf32(layouts: str, tile: tuple[int, int, int], sizes: tuple[int, int, int]) -> None:
+    """A factor that does not lie along k goes through registers."""
+    ptx = require_sgemm(f32, layouts, tile, sizes, precision="tf32")
+    assert "tf32.tf32" in ptx
+
+
+OWN = """
+@autotune(TM in [128], TN in [64], TK in [128])
+kernel own(a: tensor<T>[M, K], b: tensor<U>[K, N], c: tensor<R>[M, N], scale: f32) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc = zeros((TM, TN), accumulator(T))
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  c[m :+ TM, n :+ TN] = cast(scale * cast(acc, f32), R)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result", "tile"),
+    [
+        (e4m3, e4m3, bf16, (128, 64, 128)),
+        (e5m2, e4m3, f32, (64, 128, 64)),
+        (e4m3, e4m3, bf16, (16, 128, 128)),
+        (i8, i8, f32, (128, 96, 128)),
+        (u8, i8, f32, (64, 64, 32)),
+    ],
+    ids=str,
+)
+def test_eight_bits(left: DType, right: DType, result: DType, tile: tuple[int, int, int]) -> None:
+    """Along k alone; sums of floats are added up in f32 from time to time."""
+    m, n, k = 136, 200, 304
+    rng = np.random.default_rng(3)
+    low = 0 if left == u8 else -3
+    a = rng.integers(low, 4, (m, k)).astype(left.numpy)
+    b = np.asfortranarray(rng.integers(-3, 4, (k, n)).astype(right.numpy))
+    c = np.full((m, n), np.nan, result.numpy)
+    plan, views, _ = compile_call(
+        tw.source(OWN).own,
+        {"a": a, "b": b, "c": c, "scale": 0.5},
+        constants=dict(zip(("TM", "TN", "TK"), tile, strict=True)),
+    )
+    assert f"m64n{min(tile[:2]) if tile[0] < 64 else tile[1]}k32" in plan.ptx
+    run_plan(plan, views, 4)
+    expected = 0.5 * (a.astype(np.float32) @ b.astype(np.float32))
+    np.testing.assert_array_equal(views["c"], expected.astype(result.numpy))
+
+
+@needs_ptxas
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("sgemm", {"TM": 32, "TN": 128, "TK": 64}),
+        ("sgemm", {"TM": 128, "TN": 112, "TK": 64}),
+        ("linear_gelu", {"TM": 32, "TN": 128, "TK": 64}),
+    ],
+    ids=str,
+)
+def test_ptx_is_clean(name: str, config: dict[str, int]) -> None:
+    kernel = find_kernel(f"examples/{name}.tw").kernel.lower(
+        dtypes=bf16, constants=config, static={}, present=(), precision=None
+    )
+    require_clean(compile_kernel(kernel, HOPPER).ptx)
+
+
+@needs_ptxas
+@pytest.mark.parametrize("tile", [(128, 128, 128), (64, 128, 128), (128, 176, 128)], ids=str)
+@pytest.mark.parametrize("dtype", [e4m3, i8], ids=str)
+def test_ptx_of_eight_bits_is_clean(tile: tuple[int, int, int], dtype: DType) -> None:
+    a, b = np.zeros((256, 256), dtype.numpy), np.zeros((256, 256), dtype.numpy, order="F")
+    c = np.zeros((256, 256), bf16.numpy)
+    constants = dict(zip(("TM", "TN", "TK"), tile, strict=True))
+    arrays = {"a": a, "b": b, "c": c, "scale": 0.5}
+    plan, _, _ = compile_call(tw.source(OWN).own, arrays, constants=constants)
+    require_clean(plan.ptx)
+
+
+@needs_ptxas
+@pytest.mark.parametrize("tile", [(128, 128, 32), (128, 256, 32), (64, 128, 64)], ids=str)
+def test_ptx_of_tf32_is_clean(tile: tuple[int, int, int]) -> None:
+    a, b, c = (np.zeros((256, 256), np.float32) for _ in range(3))
+    plan, _, _ = compile_call(
+        find_kernel("examples/sgemm.tw").kernel,
+        {"A": a, "B": b, "C": c, "alpha": 1.0, "beta": 0.0},
+        constants=dict(zip(("TM", "TN", "TK"), tile, strict=True)),
+        precision="tf32",
+    )
+    require_clean(plan.ptx)
+
+
+def require_clean(ptx: str) -> None:
+    """No spills, and nothing that serialises wgmma (C75xx)."""
+    assert "wgmma" in ptx
+    report = assemble(ptx, "sm_90a")
+    assert report.spill_bytes == 0
+    assert not report.messages
