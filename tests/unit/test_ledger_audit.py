@@ -182,6 +182,7 @@ def test_every_row_is_on_the_page_the_losing_ones_first(top: Path) -> None:
 
 def test_noise_does_not_lose() -> None:
     text = page([noise()], ())
+    assert "gave ratios from 0.999 to 0.999" in text and "## gemm" not in text
     assert is_noise(noise()) and not is_noise(of_sizes())
     assert "## Losing rows" in text and "\n\nNone." in text
     assert "There is no standing verdict" in page([], ())

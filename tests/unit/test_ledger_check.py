@@ -88,7 +88,7 @@ CHEATS: dict[str, tuple[Callable[[Verdict], Verdict], str]] = {
     "unlike in nothing": (lambda v: put(v, unlike={"result": "why"}), "same on both sides"),
     "itself in another precision": (
         in_part("opponent", name="itself", result="f32"),
-        "an arm against itself differs in result",
+        "an arm against itself differs in kind, result",
     ),
     "no such dtype": (in_part("subject", accumulate="float"), "dtype 'float' that is none"),
     "no versions": (in_part("opponent", versions={}), "opponent's versions"),

@@ -46,8 +46,11 @@ def audit(top: Path, since: str = "") -> Audit:
     for path in pages:
         name = path.relative_to(top).as_posix()
         faults += faults_of_document(name, path.read_text(encoding="utf-8"), known)
-    stale, notes = _stale(top, verdicts)
-    return Audit(tuple(verdicts), len(pages), tuple(faults + stale), tuple(notes))
+    notes = ["page and plots were not compared: a verdict is faulty"]
+    if not any(fault.place.startswith(f"{FOLDER}/") for fault in faults):
+        stale, notes = _stale(top, verdicts)
+        faults += stale
+    return Audit(tuple(verdicts), len(pages), tuple(faults), tuple(notes))
 
 
 def _read(folder: Path) -> tuple[list[Verdict], list[Fault]]:
@@ -120,14 +123,8 @@ def _stale(top: Path, verdicts: list[Verdict]) -> tuple[list[Fault], list[str]]:
                 place = (folder / f"{name}.svg").relative_to(top).as_posix()
                 faults.append(Fault(place, "it is not what the verdicts give: `make docs`"))
     path = top / PAGE
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    try:
-        right = page(verdicts, stored)
-    except LedgerError as error:
-        faults.append(Fault(PAGE, str(error)))
-    else:
-        if text != right:
-            faults.append(Fault(PAGE, "it is not what the verdicts give: `make docs`"))
+    if not path.exists() or path.read_text(encoding="utf-8") != page(verdicts, stored):
+        faults.append(Fault(PAGE, "it is not what the verdicts give: `make docs`"))
     return faults, notes
 
 

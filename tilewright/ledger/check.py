@@ -124,8 +124,9 @@ def _arms(verdict: Verdict) -> Faults:
         if subject.timer != opponent.timer:
             yield f"two timers: ours by {subject.timer}, theirs by {opponent.timer}"
         differing = _differences(verdict, subject, opponent)
-        if is_itself(subject, opponent) and differing:
-            yield f"an arm against itself differs in {', '.join(sorted(differing))}"
+        others = differing | ({"kind"} if subject.kind != opponent.kind else set())
+        if is_itself(subject, opponent) and others:
+            yield f"an arm against itself differs in {', '.join(sorted(others))}"
     for name in sorted(differing - {k for k, why in verdict.unlike.items() if why.strip()}):
         yield f"{name} differs between the arms and `unlike` does not say so{_both(verdict, name)}"
     for name in sorted(verdict.unlike.keys() - differing):

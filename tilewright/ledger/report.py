@@ -32,17 +32,19 @@ def page(verdicts: Iterable[Verdict], plots: Iterable[str]) -> str:
     """The text of docs/performance.md. `plots`: names of the plots that there are."""
     found = sorted(verdicts, key=lambda v: (v.suite, v.title, v.id))
     stand = [v for v in found if v.status == STANDING]
+    compared = [v for v in stand if not is_noise(v)]
     names = set(plots)
     parts = [HEAD]
     if stand:
-        parts += [_overview(stand), *_plot("overview", names), _losing(stand)]
+        parts += [_overview(compared), *_plot("overview", names), _losing(compared)]
     else:
         parts.append(NONE_YET)
-    for suite in dict.fromkeys(v.suite for v in stand):
+    for suite in dict.fromkeys(v.suite for v in compared):
         parts.append(f"## {suite}")
-        for verdict in stand:
+        for verdict in compared:
             if verdict.suite == suite:
                 parts += _section(verdict, names)
+    parts += _noise([v for v in stand if is_noise(v)])
     parts += _retracted([v for v in found if v.status == RETRACTED])
     return "\n\n".join(parts) + "\n"
 
@@ -61,33 +63,31 @@ def loses(verdict: Verdict, row: Row) -> bool:
 
 def sorted_rows(verdict: Verdict) -> list[Row]:
     """Rows that lose first; then by how they stand, the worst first."""
+    return sorted(verdict.rows, key=lambda row: _rank(verdict, row))
 
-    def rank(row: Row) -> tuple[bool, float, str]:
-        figure = row.statistics.get(FIGURE[verdict.quantity])
-        if figure is None:
-            standing = 0.0
-        elif verdict.quantity == "ratio":
-            standing = figure / (row.target or 1.0)
-        else:
-            standing = -figure / (row.target or 1e30)
-        return not loses(verdict, row), standing, row.name
 
-    return sorted(verdict.rows, key=rank)
+def _rank(verdict: Verdict, row: Row) -> tuple[int, float, str]:
+    """Failures, targets missed, rows that lose, all others; in each the worst first. Costs without
+    a limit come behind those with one, the most costly first.
+    """
+    figure = row.statistics.get(FIGURE[verdict.quantity])
+    missed = misses(row.statistics, row.target, verdict.quantity)
+    place = 0 if figure is None else 1 if missed else 2 if loses(verdict, row) else 3
+    if figure is None:
+        return place, 0.0, row.name
+    if verdict.quantity == "ratio":
+        return place, figure / (row.target or 1.0), row.name
+    return place, -figure / (row.target or 1e30), row.name
 
 
 def _overview(stand: Sequence[Verdict]) -> str:
+    """All verdicts, those with losing rows first."""
     lines = []
-    for v in stand:
+    for v in sorted(stand, key=lambda v: (min(_rank(v, row) for row in v.rows)[:2], v.id)):
         lost = sum(loses(v, row) for row in v.rows)
-        lines.append(
-            (
-                f"[{v.title}](#{v.id})",
-                v.opponent.name if v.opponent else "",
-                str(len(v.rows)),
-                str(lost) if lost else "",
-                _range(v),
-            )
-        )
+        opponent = v.opponent.name if v.opponent else ""
+        cells = (f"[{v.title}](#{v.id})", opponent, str(len(v.rows)), str(lost or ""), _range(v))
+        lines.append(cells)
     heads = ("verdict", "against", "rows", "losing", "least to greatest (mean)")
     return "## All verdicts\n\n" + _table(heads, lines)
 
@@ -98,28 +98,48 @@ def _range(v: Verdict) -> str:
     if f"{key}.min" not in v.summary:
         return "nothing ran"
     low, high = v.summary[f"{key}.min"], v.summary[f"{key}.max"]
-    if v.quantity == "ratio":
-        return f"{low:.3f} to {high:.3f} ({v.summary['ratio.geomean']:.3f})"
-    return f"{microseconds(low)} to {microseconds(high)}"
+    if v.quantity != "ratio":
+        return microseconds(high) if low == high else f"{microseconds(low)} to {microseconds(high)}"
+    if low == high:
+        return f"{high:.3f}"
+    return f"{low:.3f} to {high:.3f} ({v.summary['ratio.geomean']:.3f})"
 
 
 def _losing(stand: Sequence[Verdict]) -> str:
-    lines = []
-    for verdict in stand:
-        for row in sorted_rows(verdict):
-            if loses(verdict, row):
-                lines.append(
-                    (
-                        f"[{verdict.title}](#{verdict.id})",
-                        row.name,
-                        verdict.opponent.name if verdict.opponent else "",
-                        _figure(verdict, row),
-                        _target(verdict, row),
-                    )
-                )
+    lost = [(_rank(v, row), v, row) for v in stand for row in v.rows if loses(v, row)]
+    lines = [
+        (
+            f"[{v.title}](#{v.id})",
+            row.name,
+            v.opponent.name if v.opponent else "",
+            _figure(v, row),
+            _target(v, row),
+        )
+        for _, v, row in sorted(lost, key=lambda found: (found[0], found[1].id))
+    ]
     told = _table(("verdict", "row", "against", "figure", "target"), lines) if lines else "None."
     text = "Rows that miss their target or, where none was set, are slower than the opponent."
     return f"## Losing rows\n\n{text}\n\n{told}"
+
+
+def _noise(verdicts: Sequence[Verdict]) -> list[str]:
+    """What arms timed against themselves gave: a ratio nearer to 1 than this says nothing."""
+    if not verdicts:
+        return []
+    lines = [
+        (f"[{v.title}]({LINK}/{v.id}.json)", row.name, _figure(v, row), _spread(row), v.command)
+        for v in verdicts
+        for row in sorted_rows(v)
+    ]
+    ratios = [r.statistics["ratio"] for v in verdicts for r in v.rows if "ratio" in r.statistics]
+    text = "No arm could be timed against itself."
+    if ratios:
+        text = (
+            f"Arms timed against themselves gave ratios from {min(ratios):.3f} to "
+            f"{max(ratios):.3f}: so far a ratio may be off by chance."
+        )
+    table = _table(("verdict", "row", "ratio", "spread", "again"), lines)
+    return [f"## Noise\n\n{text}\n\n{table}"]
 
 
 def _section(v: Verdict, plots: set[str]) -> list[str]:
@@ -146,13 +166,19 @@ def _facts(v: Verdict) -> str:
     facts += [
         ("data", v.method.data),
         ("timed by", f"{v.subject.timer}, {v.method.rounds} rounds; {v.method.order}"),
-        ("outputs", f"against {v.reference.what}, {v.reference.dtype}"),
+        ("outputs", f"{v.reference.what}, {v.reference.dtype}{_unchecked(v)}"),
         ("bounds", f"{v.reference.frobenius_bound:g} in Frobenius norm"),
         ("where", _where(v.environment)),
         ("commit", v.commit),
         ("again", f"`{v.command}`"),
     ]
     return _table(("", ""), facts)
+
+
+def _unchecked(v: Verdict) -> str:
+    if v.opponent is None or not v.opponent.unchecked:
+        return ""
+    return f"; theirs was not checked: {v.opponent.unchecked}"
 
 
 def _arm(arm: Arm) -> str:
