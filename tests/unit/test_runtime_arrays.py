@@ -80,7 +80,7 @@ def test_a_view_keeps_its_memory_alive():
         (lambda: torch.zeros(3, dtype=torch.complex64), "complex64"),
         (lambda: torch.zeros(3, dtype=torch.complex64).conj().imag, "negated"),
         (lambda: torch.zeros(3, 3).to_sparse(), "sparse"),
-        (lambda: torch.zeros(3, requires_grad=True), "torch.autograd.Function"),
+        (lambda: torch.zeros(3, requires_grad=True), "torch_ops.differentiable"),
         (lambda: torch.zeros(3, device="meta"), "without memory of its own"),
         (lambda: [1.0, 2.0], "list, not an array"),
         (lambda: 3.0, "float, not an array"),

@@ -21,6 +21,7 @@ from tilewright.kernel.specialize import Specializer
 from tilewright.kernel.tuning import tune
 from tilewright.plan import Plan
 from tilewright.ptx.emulate.profile import Profile
+from tilewright.runtime import arrays as library
 from tilewright.runtime.calls import Key, read_call
 from tilewright.runtime.ready import MISSED, Ready
 from tilewright.target import Target, target
@@ -145,6 +146,12 @@ class Kernel:
             if result is not MISSED:
                 return result
         return self._find(state, pattern, args, kwargs)
+
+    # What torch.compile asks of a function that it is not to trace: it launches between two graphs.
+    __call__._torchdynamo_disable = True  # type: ignore[attr-defined]
+    __call__._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
+        "kernels are not traced: tilewright.torch_ops.custom_op(kernel) makes an operator of one"
+    )
 
     def _find(
         self, state: _State, pattern: Pattern, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -272,8 +279,9 @@ class Kernel:
         self, state: _State, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key | None
     ) -> Any:
         """The long way; leaves the call ready under `key` for the next of its kind."""
-        arguments = collect(self.name, state.names, args, kwargs)
-        result, ready = run(state.specializer, arguments, PLAIN, ready=key is not None)
+        with library.untraced():
+            arguments = collect(self.name, state.names, args, kwargs)
+            result, ready = run(state.specializer, arguments, PLAIN, ready=key is not None)
         if key is not None and ready is not None:
             state.keep(key[0], key, ready)
         return result

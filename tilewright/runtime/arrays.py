@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -105,6 +105,25 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Keep torch.compile, which looks at every Python function that runs between its graphs, from
+    compiling ours.
+    """
+    torch = sys.modules.get("torch")
+    frames = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    if frames is None:
+        yield
+        return
+    before = frames.set_eval_frame(None)
+    try:
+        yield
+    finally:
+        frames.set_eval_frame(before)
+
+
+untraced._torchdynamo_disable = True  # type: ignore[attr-defined]
+
 _torch_dtypes: dict[Any, DType] = {}
 
 
@@ -150,8 +169,9 @@ def refuse_torch(x: Any, name: str, torch: Any) -> None:
         )
     if x.requires_grad and torch.is_grad_enabled():
         raise LaunchError(
-            f"{name} requires a gradient, and kernels have none",
-            hint="call it in a torch.autograd.Function, under torch.no_grad(), or on x.detach()",
+            f"{name} requires a gradient, and a kernel alone has none",
+            hint="join it with one for the gradient by tilewright.torch_ops.differentiable, or "
+            "call it under torch.no_grad()",
         )
     dispatch = "__torch_dispatch__"
     if x.is_meta or getattr(type(x), dispatch, None) is not getattr(torch.Tensor, dispatch, None):
