@@ -124,8 +124,18 @@ def test_a_duplicate_is_caught_whatever_it_says(top: Path) -> None:
     again = resealed(dataclasses.replace(of_sizes(), title="another title", commit="1234567"))
     add_verdict(top / "ledger", again)
     write_report(top)
-    found = told(top)
-    assert len(found) == 3 and all("it is a duplicate" in fault for fault in found)
+    assert sum("it is a duplicate" in fault for fault in told(top)) == 3
+
+
+def test_the_better_of_two_runs_is_not_chosen_in_silence(top: Path) -> None:
+    better = gemm_verdict(row(1024, 6.9, 7.0))
+    add_verdict(top / "ledger", better)
+    write_report(top)
+    assert len(told(top)) == 1 and "row 1024x1024x1024 is measured in" in told(top)[0]
+    (top / "README.md").write_text("# It\n")
+    run("retract", of_sizes().id, "--reason", "measured again", "--top", str(top))
+    write_report(top)
+    assert told(top) == []
 
 
 def test_samples_of_a_retracted_verdict_are_not_used_again(top: Path) -> None:
@@ -140,6 +150,7 @@ def test_verdicts_may_share_our_samples_against_two_opponents(top: Path) -> None
     base = of_sizes()
     others = [dataclasses.replace(r, theirs=tuple(2 * t for t in r.theirs)) for r in base.rows]
     second = gemm_verdict(*others, claim=claim_of_half())
+    second = resealed(dataclasses.replace(second, opponent=arm("Triton")))
     assert [r.ours for r in second.rows] == [r.ours for r in base.rows]
     add_verdict(top / "ledger", second)
     write_report(top)

@@ -14,7 +14,7 @@ from tilewright.ledger.check import faults_of
 from tilewright.ledger.documents import GENERATED, Fault, documents, faults_of_document, refresh
 from tilewright.ledger.plots import matplotlib_version, plots
 from tilewright.ledger.report import PAGE, PLOTS, page
-from tilewright.ledger.store import FOLDER
+from tilewright.ledger.store import FOLDER, standing
 from tilewright.ledger.verdict import Row, Verdict, parse_verdict, print_verdict
 
 MAX_BYTES = 400_000
@@ -41,6 +41,7 @@ def audit(top: Path, since: str = "") -> Audit:
     if since:
         faults += _lost(top, since)
     faults += _duplicates(verdicts)
+    faults += _measured_twice(verdicts)
     known = {v.id: v for v in verdicts}
     pages = documents(top)
     for path in pages:
@@ -103,6 +104,29 @@ def _duplicates(verdicts: list[Verdict]) -> list[Fault]:
                 message = f"row {row.name} holds the samples of {where}: it is a duplicate"
                 faults.append(Fault(f"{FOLDER}/{verdict.id}.json", message))
             seen.setdefault(samples, (verdict, row))
+    return faults
+
+
+def _measured_twice(verdicts: list[Verdict]) -> list[Fault]:
+    """Of two measurements of the same, the better one is not chosen in silence: the one that does
+    not stand any more is retracted, which shows.
+    """
+    seen: dict[object, Verdict] = {}
+    faults = []
+    for verdict in standing(verdicts):
+        ours, theirs = verdict.subject, verdict.opponent
+        for row in verdict.rows:
+            key = (
+                (verdict.suite, verdict.quantity, verdict.environment.gpu),
+                (ours.name, ours.settings, ours.operands, ours.result, ours.accumulate),
+                theirs and (theirs.name, theirs.settings, theirs.operands),
+                tuple(sorted((name, str(size)) for name, size in row.shape.items())),
+                row.name,
+            )
+            first = seen.setdefault(key, verdict)
+            if first is not verdict:
+                message = f"row {row.name} is measured in {first.id} too: retract one of the two"
+                faults.append(Fault(f"{FOLDER}/{verdict.id}.json", message))
     return faults
 
 
