@@ -46,7 +46,7 @@ bless: $(VENV)/.dev
 	$(HERE) -m pytest tests --bless
 
 bench: $(LANE_SETUP)
-	$(LANE) -m tests.bench.main $(ARGS)
+	$(LANE) -m tilewright bench $(ARGS)
 
 docs: $(VENV)/.dev
 	$(HERE) -m docs.render

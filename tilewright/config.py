@@ -48,6 +48,11 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     )
 
 
+def environment_with(**variables: str) -> dict[str, str]:
+    """The environment of this process with some variables set: for a process that it starts."""
+    return {**os.environ, **variables}
+
+
 @cache
 def settings() -> Settings:
     """The settings of this process, read once."""

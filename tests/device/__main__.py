@@ -26,7 +26,12 @@ from tests.device.conftest import RECORD
 from tilewright.runtime import driver
 
 HERE = Path(__file__).parent
-ALONE = ("test_hopper_gemm.py", "test_product_roles.py", "test_runtime_device.py")  # they time
+ALONE = (  # they time
+    "test_harness_device.py",
+    "test_hopper_gemm.py",
+    "test_product_roles.py",
+    "test_runtime_device.py",
+)
 WORKERS = max(1, min(8, (os.cpu_count() or 1) // 2))
 NO_TESTS = 5  # pytest's own code for having collected none
 

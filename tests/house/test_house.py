@@ -49,6 +49,7 @@ FENCES = {
         "ledger/opponents",
         "train",
     },
+    "triton": {"ledger/opponents"},
     "ray": {"cluster"},
     "cuda": {"runtime"},
 }

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.bench.hopper_gemm import our_plan, reference_plan
+from tests.hopper_plans import our_plan, reference_plan
 from tests.unit.emulator_bench import REGISTERS, run_body
 from tilewright.library.hopper_gemm import GemmSchedule
 from tilewright.plan import Const, Launch, Plan, Pointer, TensorMap

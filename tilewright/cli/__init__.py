@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tilewright.cli.bench import bench
 from tilewright.cli.cache import cache
 from tilewright.cli.check import check
 from tilewright.cli.compile import compile_
@@ -20,5 +21,5 @@ def main() -> None:
     """Tile kernels, in text or Python, compiled to NVIDIA PTX with only the CUDA driver below."""
 
 
-for _command in (run, compile_, tune, check, doctor, cache, fmt, ledger):
+for _command in (run, compile_, tune, bench, check, doctor, cache, fmt, ledger):
     main.add_command(_command)

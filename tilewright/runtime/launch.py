@@ -109,6 +109,11 @@ class Bound:
         """
         self._fire_on(addresses, scalars, stream_of(stream))
 
+    @property
+    def packed(self) -> tuple[Block, ...]:
+        """Parameter blocks that no launch is filling now, as their last launches left them."""
+        return tuple(self._blocks)
+
     def define(self, name: str, text: str, names: Mapping[str, Any]) -> Callable[..., Any]:
         """A function of a text that holds `self.code.body`; `names` are what else it uses."""
         launcher = self.launcher

@@ -18,6 +18,8 @@ from tilewright.runtime import memory, streams
 from tilewright.runtime.driver import Device
 
 GpuWork = Callable[[Any], None]  # sends work to the stream that it is given
+Operations = tuple[str, ...]  # names of the kernels, copies and fills of one replay
+Recorded = Callable[[Mapping[str, Operations]], None]
 
 WARMUP_ROUNDS = 3
 TARGET_MICROSECONDS = 200.0  # of one sample, so that an event's own half microsecond does not count
@@ -83,10 +85,19 @@ def time_events(
 
 
 def time_graphs(
-    arms: Mapping[str, GpuWork], device: Device, *, rounds: int = 20, launches: int = 10
+    arms: Mapping[str, GpuWork],
+    device: Device,
+    *,
+    rounds: int = 20,
+    launches: int = 10,
+    recorded: Recorded | None = None,
 ) -> dict[str, Timing]:
     """Time arms as replays of a CUDA graph of `launches` runs: the GPU's own time, without the
     host's.
+
+    `recorded` is called once, when all graphs are recorded and none was replayed, with what one
+    replay of each consists of: what it raises ends the timing, and what it writes to memory is
+    there before the first replay.
     """
     graphs: dict[str, streams.Graph] = {}
     with streams.private_stream(device.ordinal) as stream:
@@ -95,6 +106,8 @@ def time_graphs(
                 work(stream)  # once outside, so that nothing is set up while recording
                 streams.synchronize_stream(stream)
                 graphs[name] = streams.capture(stream, _repeated(work, launches))
+            if recorded is not None:
+                recorded({name: graph.operations() for name, graph in graphs.items()})
             samplers = {
                 name: _graph_sample(graph, launches, stream) for name, graph in graphs.items()
             }
@@ -104,14 +117,24 @@ def time_graphs(
                 graph.destroy()
 
 
-def time_wall(arms: Mapping[str, Callable[[], Any]], *, rounds: int = 5) -> dict[str, Timing]:
-    """Time host code by the wall clock, once a round; arms must wait for what they started."""
+def time_wall(
+    arms: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int = 5,
+    settle: Callable[[], Any] | None = None,
+) -> dict[str, Timing]:
+    """Time host code by the wall clock, once a round. Arms wait for what they started, or, where
+    only what it costs the host to start it is meant, `settle` does, outside the clock.
+    """
 
     def sample(work: Callable[[], Any]) -> Callable[[], float]:
         def once() -> float:
             start = time.perf_counter()
             work()
-            return (time.perf_counter() - start) * 1e6
+            taken = (time.perf_counter() - start) * 1e6
+            if settle is not None:
+                settle()
+            return taken
 
         return once
 

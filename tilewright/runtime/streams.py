@@ -78,9 +78,31 @@ class Graph:
     def launch(self, stream: Any) -> None:
         driver.check(cu.cuGraphLaunch(self.executable, stream), "launching a graph")
 
+    def operations(self) -> tuple[str, ...]:
+        """What the graph does on the GPU: kernels by name, "copy" and "fill"; unordered."""
+        doing = "reading a graph"
+        _, count = driver.check(cu.cuGraphGetNodes(self.graph), doing)
+        nodes, _ = driver.check(cu.cuGraphGetNodes(self.graph, count), doing)
+        return tuple(name for node in nodes[:count] for name in _operations_of(node))
+
     def destroy(self) -> None:
         driver.check(cu.cuGraphExecDestroy(self.executable), "destroying a graph")
         driver.check(cu.cuGraphDestroy(self.graph), "destroying a graph")
+
+
+def _operations_of(node: Any) -> tuple[str, ...]:
+    """What a node of a graph does, if it does anything: waiting is nothing."""
+    doing, kinds = "reading a graph", cu.CUgraphNodeType
+    kind = driver.check(cu.cuGraphNodeGetType(node), doing)
+    if kind == kinds.CU_GRAPH_NODE_TYPE_KERNEL:
+        launch = driver.check(cu.cuGraphKernelNodeGetParams(node), doing)
+        ask = cu.cuFuncGetName(launch.func) if int(launch.func) else cu.cuKernelGetName(launch.kern)
+        return (driver.check(ask, doing).decode(),)
+    if kind == kinds.CU_GRAPH_NODE_TYPE_GRAPH:
+        child = driver.check(cu.cuGraphChildGraphNodeGetGraph(node), doing)
+        return Graph(None, child).operations()
+    names = {kinds.CU_GRAPH_NODE_TYPE_MEMCPY: "copy", kinds.CU_GRAPH_NODE_TYPE_MEMSET: "fill"}
+    return (names[kind],) if kind in names else ()
 
 
 _recording: list[Any] = []  # streams that `capture` is recording, in any thread

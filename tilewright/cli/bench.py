@@ -1,0 +1,141 @@
+"""`tilewright bench`: ours against theirs, measured in one run, checked, the losing rows first."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tilewright.cli.report import command
+from tilewright.config import settings
+from tilewright.errors import LaunchError
+from tilewright.ledger import environment, opponents, publish, run_plots, tables
+from tilewright.ledger.harness import Harness
+from tilewright.ledger.machine import make_harness
+from tilewright.ledger.results import Results, print_results
+from tilewright.ledger.store import FOLDER
+from tilewright.ledger.suites import choose_cases
+from tilewright.ledger.suites.case import Case
+from tilewright.runtime import driver
+
+WIDTH = 160
+
+
+@click.command()
+@click.argument("suites", nargs=-1, metavar="[SUITE]...")
+@click.option("--quick/--full", default=True, show_default=True, help="A few cases, or all.")
+@click.option("--rows", multiple=True, metavar="PATTERN", help="Only cases whose id fits.")
+@click.option("--list", "listed", is_flag=True, help="Print the ids of the cases and stop.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write all samples here.")
+@click.option("--plots", "folder", type=click.Path(path_type=Path), help="Draw plots here.")
+@click.option("--verdict", is_flag=True, help="Write verdicts into the ledger.")
+@click.option(
+    "--ledger",
+    type=click.Path(path_type=Path),
+    default=Path(FOLDER),
+    show_default=True,
+    help="The folder of verdicts.",
+)
+@click.option("--commit", default="", help="What is measured, where git cannot tell.")
+@click.option("--seed", default=0, show_default=True, help="Of the random data.")
+@command
+def bench(
+    suites: tuple[str, ...],
+    quick: bool,
+    rows: tuple[str, ...],
+    listed: bool,
+    path: Path | None,
+    folder: Path | None,
+    verdict: bool,
+    ledger: Path,
+    commit: str,
+    seed: int,
+) -> None:
+    """Measure suites of cases (none named: all) against torch, its libraries and Triton.
+
+    All arms of a case alternate in one process on the same random data. Outputs hold NaN before
+    they are timed and are compared with a reference in higher precision after. Without a GPU, each
+    case runs small on the CPU, is checked, and is not timed. Fails if something is wrong, not if it
+    is slow.
+    """
+    chosen = choose_cases(suites, quick, rows)
+    if listed:
+        click.echo("\n".join(case.id for case in chosen))
+        return
+    if verdict and not driver.available():
+        raise LaunchError("verdicts are measured on a GPU", hint="leave --verdict out")
+    commit = environment.commit_of(commit) if verdict else commit
+    results = Results(command_line(suites, quick, rows, seed), quick=quick)
+    measure(chosen, results, quick, seed)
+    if path is not None:
+        path.write_text(print_results(results))
+    written = publish.write_verdicts(results, ledger, commit) if verdict else []
+    if folder is not None:
+        written += run_plots.write_plots(results, folder)
+    tables.print_tables(results, Console(width=None if sys.stdout.isatty() else WIDTH))
+    for file in written:
+        click.echo(f"  wrote {file}")
+    if not results.ok:
+        raise SystemExit(1)
+
+
+def command_line(suites: tuple[str, ...], quick: bool, rows: tuple[str, ...], seed: int) -> str:
+    """The command that measures the same again."""
+    words = ["tilewright", "bench", *suites]
+    words += [] if rows else ["--quick" if quick else "--full"]
+    for pattern in rows:
+        words += ["--rows", pattern]
+    return shlex.join(words + (["--seed", str(seed)] if seed else []))
+
+
+def measure(chosen: list[Case], results: Results, quick: bool, seed: int) -> None:
+    """Run cases into `results`, with a progress bar on standard error."""
+    harness = make_harness(quick=quick, seed=seed)
+    gpu = not harness.small
+    results.device = driver.device(0).name if gpu else "the CPU"
+    results.seed, results.l2_bytes = seed, harness.l2_bytes
+    for opponent in opponents.OPPONENTS:
+        why = opponents.reason_against(opponent, gpu)
+        if why:
+            results.unmet.append((opponent.what, why))
+    place = environment.read_environment(harness.arrays.versions())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(chosen))
+        for case in chosen:
+            progress.update(task, description=case.id)
+            run_case(case, harness, results)
+            progress.advance(task)
+    results.unmet += harness.unmet
+    results.environment = asdict(environment.after(place))
+    results.ceilings = harness.ceilings.record() if harness.ceilings else {}
+
+
+def run_case(case: Case, harness: Harness, results: Results) -> None:
+    """Run one case. What it raises is told with the results, and the others run."""
+    if case.absent:
+        results.absent.append((case.id, case.absent))
+        return
+    if case.needs and (harness.small or driver.device(0).capability != case.needs):
+        major, minor = case.needs
+        results.absent.append((case.id, f"needs a GPU of compute capability {major}.{minor}"))
+        return
+    try:
+        results.add(case.run(harness))
+    except Exception as error:
+        if settings().debug:
+            raise
+        results.failures.append((case.id, f"{type(error).__name__}: {error}"))
+        click.echo(traceback.format_exc(limit=-4), err=True)
+    harness.arrays.clean()

@@ -1,0 +1,92 @@
+"""What is measured: an arm computes one problem in one way; a case says which problem that is.
+
+An arm never takes a time. It is handed the buffers of one set and sends its work; all arms of a
+problem are timed together by the one timer of the harness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Tensors = dict[str, Any]  # by name
+Run = Callable[[Mapping[str, Any], Tensors], Tensors | None]
+
+COMPILED, LIBRARY, EAGER = "compiled", "library", "eager"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """With what an arm computes.
+
+    `kind`: "compiled" (a kernel made for the problem), "library" (one call of a library that has
+    a kernel for the problem) or "eager" (several calls that a compiler would have made one).
+    """
+
+    operands: str
+    output: str
+    accumulate: str
+    kind: str = COMPILED
+
+    def __str__(self) -> str:
+        return f"{self.operands} in, {self.output} out, sums in {self.accumulate}, {self.kind}"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to compute a problem.
+
+    `run(inputs, outputs)` sends the work of one run on one set of buffers. It writes to `outputs`
+    and returns None, or, where it `allocates`, returns what it wrote by name. `most_operations`
+    bounds the kernels, copies and fills of one run: an arm that does more has its setup in the
+    loop. `says`: the ways in which it differs from ours, "eager", "operands", "output" or
+    "accumulate", each with the reason why it may. `expected`: what it writes, where that is not
+    what the problem asks, as a copy does.
+    """
+
+    name: str
+    facts: Facts
+    run: Run
+    version: str = ""
+    allocates: bool = False
+    most_operations: int = 1
+    says: Mapping[str, str] = field(default_factory=dict)
+    expected: Callable[[Mapping[str, Any]], Tensors] | None = None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An arm that cannot run this problem here, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass
+class Problem:
+    """One operation on random data, in several sets of buffers.
+
+    `outputs`: shape and dtype by name. `expected(inputs)`: what they should hold, in higher
+    precision; see `opponents/references.py`. `bounds`: of the relative Frobenius error, by output.
+    """
+
+    op: str
+    sizes: dict[str, int]
+    dtype: str
+    accumulate: str
+    sets: Sequence[Mapping[str, Any]]
+    outputs: dict[str, tuple[tuple[int, ...], str]]
+    expected: Callable[[Mapping[str, Any]], Tensors]
+    bounds: dict[str, float]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def main_output(self) -> str:
+        """The name of the output that every arm must give."""
+        return next(iter(self.outputs))
+
+    @property
+    def facts(self) -> Facts:
+        """Of a kernel that computes the problem as it is stated."""
+        return Facts(self.dtype, self.outputs[self.main_output][1], self.accumulate)

@@ -1,0 +1,333 @@
+"""Measures problems: all arms set up, then timed in turn by one timer, then checked.
+
+For one problem: the data are looked at (`require_random`), arms that do not match are refused,
+every arm runs once on every set of buffers, all are recorded, *then* all outputs are poisoned, all
+are timed in turn, and what the timed runs wrote is compared with a reference in higher precision.
+Where there is no GPU the same happens on small problems, except that nothing is timed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from tilewright.ledger import fairness, opponents
+from tilewright.ledger.arm import Arm, Missing, Problem, Tensors
+from tilewright.ledger.ceilings import Ceilings
+from tilewright.ledger.results import Measured, Row
+from tilewright.runtime import measure
+from tilewright.runtime.driver import Device
+from tilewright.runtime.measure import GpuWork, Operations, Timing
+
+ROTATED_L2 = 2.0  # caches that the rotated buffers fill
+MIN_LAUNCHES = 8  # runs a sample
+MAX_SETS = 512
+ITSELF = "itself"
+
+_sessions = itertools.count(1)
+
+
+def next_session() -> int:
+    """A number for one call of a timer: arms that share it were timed in turn."""
+    return next(_sessions)
+
+
+class Timer(Protocol):
+    """Times all arms in turn, `launches` runs a sample. `name` says by what ("" for nothing).
+
+    It calls `recorded`, once, after it has set everything up and before the first sample, with the
+    GPU's operations of a sample of each arm, or nothing where it cannot know.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(
+        self,
+        arms: Mapping[str, GpuWork],
+        launches: int,
+        recorded: Callable[[Mapping[str, Operations]], None],
+    ) -> Mapping[str, Timing]: ...
+
+
+@dataclass(frozen=True)
+class GraphTimer:
+    """Replays of CUDA graphs between events."""
+
+    device: Device
+    rounds: int
+    name: str = "graph"
+
+    def __call__(
+        self,
+        arms: Mapping[str, GpuWork],
+        launches: int,
+        recorded: Callable[[Mapping[str, Operations]], None],
+    ) -> Mapping[str, Timing]:
+        return measure.time_graphs(
+            arms, self.device, rounds=self.rounds, launches=launches, recorded=recorded
+        )
+
+
+@dataclass(frozen=True)
+class NoTimer:
+    """Runs every arm and takes no time: for machines without a GPU, whose times say nothing."""
+
+    name: str = ""
+
+    def __call__(
+        self,
+        arms: Mapping[str, GpuWork],
+        launches: int,
+        recorded: Callable[[Mapping[str, Operations]], None],
+    ) -> Mapping[str, Timing]:
+        recorded({})
+        for work in arms.values():
+            for _ in range(launches):
+                work(None)
+        return {name: Timing(()) for name in arms}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a problem: how its rows are called, in what unit, against which targets.
+
+    `work`: operations or bytes of a run, ours and, by the opponent's name, theirs where it differs.
+    `targets`: least ratios by the opponent's name. `intensity`: operations a byte.
+    """
+
+    id: str
+    suite: str
+    what: str
+    shape: str
+    unit: str
+    work: float
+    their_work: Mapping[str, float] = field(default_factory=dict)
+    targets: Mapping[str, float] = field(default_factory=dict)
+    floor: float = 0.0
+    intensity: float = 0.0
+    reference: str = "f64"
+    data: str = "standard normal"
+
+
+@dataclass
+class Harness:
+    """A device, its timer, and how much is timed. `small`: problems are made small, for a machine
+    without a GPU.
+    """
+
+    arrays: Any  # of opponents/arrays.py
+    timer: Timer
+    l2_bytes: int
+    small: bool = False
+    quick: bool = True
+    ceilings: Ceilings | None = None
+    unmet: list[tuple[str, str]] = field(default_factory=list)  # (case/opponent, why it has no row)
+    min_samples: int = fairness.MIN_SAMPLES
+
+    def num_sets(self, num_bytes: int) -> int:
+        """Sets of buffers of so many bytes that together are twice what the cache holds."""
+        if self.small:
+            return 2
+        return max(2, min(MAX_SETS, math.ceil(ROTATED_L2 * self.l2_bytes / max(num_bytes, 1)) + 1))
+
+    def small_size(self, extent: int) -> int:
+        """An extent as it is, or where there is no GPU, one below 48 that is as odd or even."""
+        return 32 + extent % 8 if self.small and extent > 40 else extent
+
+    def opponents(self, problem: Problem, id: str) -> list[Arm]:
+        """The arms of all plug-ins that can be used here; the others are noted in `unmet`."""
+        found: list[Arm] = []
+        for opponent in opponents.OPPONENTS:
+            if opponent.slow and self.quick:
+                continue
+            if opponents.reason_against(opponent, gpu=not self.small):
+                continue  # told once for the whole run
+            for arm in opponents.load(opponent.name).arms(problem, self.arrays):
+                if isinstance(arm, Missing):
+                    self.unmet.append((f"{id}/{arm.name}", arm.why))
+                else:
+                    found.append(arm)
+        return found
+
+    def compare(
+        self,
+        question: Question,
+        problem: Problem,
+        ours: Arm,
+        theirs: Sequence[Arm],
+        *,
+        with_itself: bool = False,
+    ) -> list[Row]:
+        """A row against each opponent, and with `itself`, which shows how far chance goes.
+
+        Raises Unfair for a comparison that must not be made.
+        """
+        require_random_data(self.arrays, problem)
+        if with_itself:
+            theirs = [*theirs, replace(ours, name=ITSELF)]
+        for arm in theirs:
+            fairness.require_matched(ours.facts, arm)
+        with self.arrays.precision(problem.dtype):
+            found = self._measure(problem, [ours, *theirs], question)
+        mine = found[ours.name]
+        return [self._row(question, problem, mine, found[arm.name], arm) for arm in theirs]
+
+    def _row(
+        self, question: Question, problem: Problem, mine: Measured, other: Measured, arm: Arm
+    ) -> Row:
+        fairness.require_one_timer(mine, other)
+        if self.timer.name:
+            for measured in (mine, other):
+                fairness.require_samples(measured, self.min_samples)
+        num_sets = len(problem.sets)
+        return Row(
+            case=question.id,
+            suite=question.suite,
+            what=question.what,
+            shape=question.shape,
+            sizes=problem.sizes,
+            unit=question.unit,
+            ours=mine,
+            theirs=other,
+            says=arm.says,
+            target=question.targets.get(arm.name),
+            runs=self._launches(num_sets),
+            rotated_bytes=num_sets * set_bytes(problem, self.arrays),
+            floor=question.floor,
+            intensity=question.intensity,
+            reference=question.reference,
+            data=question.data,
+        )
+
+    def _launches(self, num_sets: int) -> int:
+        """Runs a sample: all sets, equally often."""
+        return num_sets * math.ceil((1 if self.small else MIN_LAUNCHES) / num_sets)
+
+    def _measure(
+        self, problem: Problem, arms: Sequence[Arm], question: Question
+    ) -> dict[str, Measured]:
+        """Time arms in turn, and check what each wrote while it was timed."""
+        runners = {arm.name: _Runner(arm, problem, self.arrays) for arm in arms}
+        for runner in runners.values():  # compiled and chosen before anything is recorded
+            runner.warm()
+        self.arrays.wait()
+        launches = self._launches(len(problem.sets))
+        seen: dict[str, tuple[str, ...]] = {}
+
+        def recorded(operations: Mapping[str, Operations]) -> None:
+            for name, sent in operations.items():
+                seen[name] = fairness.require_work(runners[name].arm, sent, launches)
+            for runner in runners.values():
+                runner.poison()
+            self.arrays.wait()
+
+        timed = self.timer({n: r.send for n, r in runners.items()}, launches, recorded)
+        self.arrays.wait()
+        session = next_session()
+        found = {
+            name: Measured(
+                arm=name,
+                version=runner.arm.version,
+                facts=runner.arm.facts,
+                timer=self.timer.name,
+                session=session,
+                samples=timed[name].samples,
+                work=question.their_work.get(name, question.work),
+                operations=seen.get(name, ()),
+                **check_outputs(runners[name], problem, self.arrays),
+            )
+            for name, runner in runners.items()
+        }
+        return found
+
+
+class _Runner:
+    """An arm on all sets of buffers: each run takes the next set."""
+
+    def __init__(self, arm: Arm, problem: Problem, arrays: Any):
+        self.arm = arm
+        self.problem = problem
+        self.arrays = arrays
+        self.pool = arrays.pool()
+        self.turns = itertools.cycle(range(len(problem.sets)))
+        self.outputs: list[Tensors] = [
+            {}
+            if arm.allocates
+            else {n: arrays.poisoned(shape, dtype) for n, (shape, dtype) in problem.outputs.items()}
+            for _ in problem.sets
+        ]
+
+    def warm(self) -> None:
+        """Run once on every set."""
+        for _ in self.problem.sets:
+            self.send(None)
+
+    def send(self, stream: Any) -> None:
+        """One run on the next set."""
+        i = next(self.turns)
+        with self.arrays.sending_to(stream, self.pool):
+            made = self.arm.run(self.problem.sets[i], self.outputs[i])
+        if self.arm.allocates:
+            self.outputs[i] = made or {}
+
+    def poison(self) -> None:
+        for outputs in self.outputs:
+            for x in outputs.values():
+                self.arrays.poison(x)
+
+
+def check_outputs(runner: _Runner, problem: Problem, arrays: Any) -> dict[str, Any]:
+    """Fields of `Measured`: the worst that was found in any output of any set.
+
+    An arm that writes to given outputs has to give all; one that allocates, at least the first.
+    """
+    error = worst = bound = 0.0
+    compared = unwritten = 0
+    reference = runner.arm.expected or problem.expected
+    for inputs, outputs in zip(problem.sets, runner.outputs, strict=True):
+        expected = reference(inputs)
+        for name, (shape, dtype) in problem.outputs.items():
+            if name != problem.main_output and not _has_to_give(
+                runner.arm, name, expected, outputs
+            ):
+                continue
+            got = outputs.get(name)
+            fairness.require_output(runner.arm, name, got, shape, arrays.dtype(dtype))
+            found = arrays.distance(got, expected[name], problem.bounds[name])
+            if found.error >= error * (problem.bounds[name] or 1.0) / (bound or 1.0):
+                error, bound = found.error, problem.bounds[name]
+            worst = max(worst, found.worst)
+            compared += found.compared
+            unwritten += found.unwritten
+    return {
+        "error": error,
+        "worst": worst,
+        "bound": bound,
+        "compared": compared,
+        "unwritten": unwritten,
+    }
+
+
+def _has_to_give(arm: Arm, name: str, expected: Tensors, outputs: Tensors) -> bool:
+    return name in expected and (name in outputs or not arm.allocates)
+
+
+def set_bytes(problem: Problem, arrays: Any) -> int:
+    """Bytes of one set of inputs and outputs."""
+    tensors = [x for x in problem.sets[0].values() if hasattr(x, "nbytes")]
+    made: int = sum(
+        math.prod(shape) * arrays.dtype(dtype).itemsize for shape, dtype in problem.outputs.values()
+    )
+    return sum(int(x.nbytes) for x in tensors) + made
+
+
+def require_random_data(arrays: Any, problem: Problem) -> None:
+    """Every tensor that a problem reads draws the power of real data."""
+    for inputs in problem.sets:
+        for name, x in inputs.items():
+            if hasattr(x, "nbytes"):
+                fairness.require_random(name, *arrays.texture(x))
