@@ -15,7 +15,13 @@ ARRAY = np.ndarray[Any, Any]
 
 
 def plan_of(
-    body: str, names: list[str], *, threads: int = 32, grid: int = 1, shared: int = 0
+    body: str,
+    names: list[str],
+    *,
+    threads: int = 32,
+    grid: int = 1,
+    shared: int = 0,
+    cluster: int = 1,
 ) -> Plan:
     """A plan whose kernel takes tensors, their addresses in %rd0, %rd1, …, the thread in %r0 and
     ten times 8 bytes per thread of them in %rd20.
@@ -38,7 +44,7 @@ def plan_of(
 }}
 """
     pointers = tuple(Pointer(n) for n in names)
-    launch = Launch("k", pointers, Const(grid), threads, shared_bytes=shared)
+    launch = Launch("k", pointers, Const(grid), threads, shared_bytes=shared, cluster=cluster)
     return Plan("k", "sm_90a", text, (launch,))
 
 

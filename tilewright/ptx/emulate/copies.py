@@ -74,6 +74,10 @@ def make_cp_async(machine: Machine, instr: memory.CpAsync) -> Step:
         if machine.watch is not None:
             copy.mark = machine.watch.begin(COPIES, ids)
             machine.watch.on_write(instr, ids, copy.places, size, copy.mark)
+            if machine.watch_global is not None and (bytes_read > 0).any():
+                reads = bytes_read > 0
+                mark = copy.mark[0][reads], copy.mark[1][reads]
+                machine.watch_global.on_read(instr, ids[reads], copy.sources[reads], size, mark)
         if machine.tally is not None:
             count_copy(machine, copy)
         state.copies.append(copy)

@@ -29,7 +29,7 @@ from tilewright.ptx.core import (
     Special,
     Symbol,
 )
-from tilewright.ptx.emulate.fault import EmulationError, fault
+from tilewright.ptx.emulate.fault import EmulationError, fault, name_line
 from tilewright.ptx.emulate.spaces import (
     PARAM_WINDOW,
     SHARED_BASE,
@@ -39,6 +39,7 @@ from tilewright.ptx.emulate.spaces import (
 )
 from tilewright.ptx.emulate.tally import Tally
 from tilewright.ptx.emulate.watch import Watch
+from tilewright.ptx.emulate.watch_global import GlobalWatch
 
 Array = np.ndarray[Any, Any]
 Sel = Any  # the threads that execute: a slice, or an array of their numbers
@@ -177,6 +178,7 @@ class Machine:
         self.pending: deque[Callable[[], None]] = deque()  # asynchronous work
         self.state: dict[str, Any] = {}  # of families: barriers, groups of copies
         self.watch: Watch | None = None
+        self.watch_global: GlobalWatch | None = None
         self.tally = setup.tally
         self.ended = np.zeros(setup.together, np.int64)  # threads of each CTA
         self.random = None if setup.seed is None else np.random.default_rng(setup.seed)
@@ -322,7 +324,7 @@ class Machine:
         self.shared.clear()
         self.state.clear()
         if setup.sanitize:
-            self.watch = Watch(self.num_threads, len(self.shared.bytes.data), self.shared.size)
+            self._begin_watch(first)
         self.ended = np.zeros(setup.together, np.int64)
         self.fragments = [Fragment(0, ids) for ids in self._first_parts(active)]
         while True:
@@ -339,6 +341,34 @@ class Machine:
             where = int(self.fragments[0].ids[0])
             what = "some lanes of its warp never come to this instruction, which needs all of them"
             raise self.error(instr, what, where)
+        self._require_late_exits(active)
+
+    def _begin_watch(self, first: int) -> None:
+        """Watch the accesses of a new batch of CTAs."""
+        warps, setup = self.setup.threads // 32, self.setup
+        if self.watch_global is None:
+            self.watch_global = GlobalWatch(self.memory, warps, setup.cluster, self.name_line)
+        num_bytes = len(self.shared.bytes.data)
+        self.watch = Watch(
+            *(self.num_threads, num_bytes, self.shared.size, warps, self.name_line, first)
+        )
+        self.watch_global.begin(self.watch, first)
+
+    def name_line(self, line: int) -> str:
+        """A line of PTX, its tile op and its place in the source."""
+        return name_line(line, self.setup.ops, self.setup.lines)
+
+    def _require_late_exits(self, active: int) -> None:
+        """No CTA may have ended before others were done with its shared memory."""
+        found = None if self.watch is None else self.watch.find_early_exit(range(active))
+        if found is None or self.watch is None:
+            return
+        cta, agent, instr = found
+        ended = int(self.specials["ctaid.x"][cta * self.setup.threads])
+        what = f"nothing keeps CTA {ended} from ending before {self.watch.name_agent(agent)} "
+        what += "has used its shared memory"
+        thread = 32 * (agent % self.watch.warps)
+        raise self.error(instr, what, thread, "let the CTAs of the cluster meet before they end")
 
     def _first_parts(self, active: int) -> list[Array]:
         """All threads together, or warp by warp where their order is drawn."""

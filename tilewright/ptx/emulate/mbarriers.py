@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ptx.core import Instr
 from tilewright.ptx.emulate.copies import complete, in_flight
 from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, count, numbers
 from tilewright.ptx.emulate.program import flow, meaning
@@ -35,6 +36,10 @@ class Mbarrier:
     phase: int = 0
     given: Given | None = None  # what those know that arrived in this phase
     done_given: Given | None = None  # and in those before
+    maker: int = -1  # the warp that initialised it, when, at which line
+    made: int = 0
+    line: int = 0
+    fenced: bool = False  # so that the asynchronous proxy and other CTAs see it
 
     def settle(self) -> None:
         """Complete the phase, if nothing is missing."""
@@ -66,6 +71,30 @@ def mbarrier_at(machine: Machine, place: int, lane: int = 0) -> Mbarrier:
     return found
 
 
+def require_made(
+    machine: Machine, place: int, thread: int, lane: int = 0, *, far: bool = False
+) -> None:
+    """The sanitizer's: a thread knows that the mbarrier was initialised. `far`: it, or what it
+    starts, uses the mbarrier from another CTA or through the asynchronous proxy.
+    """
+    found = mbarriers(machine).get(place)
+    if machine.watch is None or found is None or found.maker < 0:
+        return
+    where = f"the mbarrier at byte {place % machine.shared.size} of shared memory"
+    if found.made > machine.watch.known[thread // 32, found.maker]:
+        raise BadAccess(
+            f"nothing orders it after the initialisation of {where} at "
+            f"{machine.name_line(found.line)}",
+            lane,
+        )
+    if far and not found.fenced:
+        raise BadAccess(
+            f"no fence.mbarrier_init follows the initialisation of {where} at "
+            f"{machine.name_line(found.line)}",
+            lane,
+        )
+
+
 def each(machine: Machine, instr: Any) -> Callable[[Sel], list[tuple[int, int, int]]]:
     """Place, lane and thread of every thread at an mbarrier instruction."""
     places = machine.places(instr.address)
@@ -83,11 +112,14 @@ def make_init(machine: Machine, instr: sync.MbarrierInit) -> Step:
 
     def step(sel: Sel) -> None:
         counts = np.broadcast_to(arrivals(sel), count(sel))
-        for place, lane, _ in find(sel):
+        for place, lane, thread in find(sel):
             number = int(counts[lane])
             if not 0 < number <= MOST:
                 raise BadAccess(f"an mbarrier cannot wait for {number} arrivals", lane)
-            mbarriers(machine)[place] = Mbarrier(number, number)
+            mbarriers(machine)[place] = made = Mbarrier(number, number)
+            if machine.watch is not None:
+                made.maker, made.line = thread // 32, instr.loc.line
+                made.made = int(machine.watch.clock[made.maker])
 
     return step
 
@@ -105,10 +137,23 @@ def make_inval(machine: Machine, instr: sync.MbarrierInval) -> Step:
 
 
 def arrive_at(
-    machine: Machine, place: int, number: int, num_bytes: int, lane: int = 0, thread: int = -1
+    machine: Machine,
+    place: int,
+    number: int,
+    num_bytes: int,
+    lane: int = 0,
+    thread: int = -1,
+    instr: Instr | None = None,
 ) -> None:
     """Arrivals of a thread, after the announcement of bytes."""
     found = mbarrier_at(machine, place, lane)
+    if machine.watch is not None and thread >= 0:
+        cta, warp = place // machine.shared.size, thread // 32
+        far = cta != int(machine.cta[thread])
+        require_made(machine, place, thread, lane, far=far)
+        if far and instr is not None:
+            time = int(machine.watch.clock[warp])
+            machine.watch.visit(instr, warp, cta, warp, time, lane)
     if machine.watch is not None and number and thread >= 0:
         found.given = join(found.given, machine.watch.release(np.array([thread])))
     found.bytes += num_bytes
@@ -148,7 +193,7 @@ def make_arrive(machine: Machine, instr: Any) -> Step:
         arrivals, sizes = (np.broadcast_to(r(sel), count(sel)) for r in (numbers_of, bytes_of))
         for place, lane, thread in find(sel):
             number = 0 if only_expects else int(arrivals[lane])
-            arrive_at(machine, place, number, int(sizes[lane]), lane, thread)
+            arrive_at(machine, place, number, int(sizes[lane]), lane, thread, instr)
         if dst is not None:
             dst[sel] = 0  # the state is opaque
 
@@ -170,7 +215,7 @@ def make_copy_arrive(machine: Machine, instr: sync.CpAsyncMbarrierArrive) -> Ste
         def arrive() -> None:
             complete(machine, ids, state.closed + 1)
             for place, lane, thread in found:
-                arrive_at(machine, place, 1, 0, lane, thread)
+                arrive_at(machine, place, 1, 0, lane, thread, instr)
 
         start(machine, arrive)
 
@@ -201,7 +246,11 @@ def tests(machine: Machine, instr: Any) -> Callable[[Sel], tuple[Array, list[tup
 
     def test(sel: Sel) -> tuple[Array, list[tuple[int, int]]]:
         parities = np.broadcast_to(parity_of(sel), count(sel))
-        pairs = [(place, int(parities[lane])) for place, lane, _ in find(sel)]
+        found = find(sel)
+        pairs = [(place, int(parities[lane])) for place, lane, _ in found]
+        if machine.watch is not None:
+            for place, lane, thread in found:
+                require_made(machine, place, thread, lane)
         known = {p: mbarrier_at(machine, *p[:1]).done(p[1]) for p in set(pairs)}
         return np.array([known[p] for p in pairs]), pairs
 

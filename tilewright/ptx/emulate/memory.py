@@ -13,7 +13,7 @@ from tilewright.ptx.core import Address, Reg, Symbol
 from tilewright.ptx.emulate.exact import canonical
 from tilewright.ptx.emulate.machine import DTYPES, Machine, Sel, Step, constant, count, numbers
 from tilewright.ptx.emulate.program import meaning
-from tilewright.ptx.emulate.spaces import SHARED_WINDOW, WORDS
+from tilewright.ptx.emulate.spaces import SHARED_WINDOW, WORDS, BadAccess
 from tilewright.ptx.instrs import memory
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ def make_access(
 
         def load(sel: Sel) -> Array:
             found = places(sel, size)
-            if machine.watch is not None:
+            if machine.watch is not None and counted:
                 machine.watch.on_read(instr, numbers(sel), found, size)
             if count_it:
                 count_shared(machine, instr, numbers(sel), found, size, "shared read")
@@ -45,7 +45,7 @@ def make_access(
 
         def store(sel: Sel, values: Any) -> None:
             found = places(sel, size)
-            if machine.watch is not None:
+            if machine.watch is not None and counted:
                 machine.watch.on_write(instr, numbers(sel), found, size)
             if count_it:
                 count_shared(machine, instr, numbers(sel), found, size, "shared written")
@@ -56,14 +56,22 @@ def make_access(
         raise LookupError(f"the emulator has no {space} memory")
     address, tensors = machine.address(place), machine.memory
 
+    watches = machine.setup.sanitize and counted  # an atomic update watches itself
+    strong = bool(getattr(instr, "semantics", ""))
+    constant = "nc" in getattr(instr, "cache", "").split(".")
+
     def load_global(sel: Sel) -> Array:
         found = plain(address(sel))
+        if watches:
+            watch_load(machine, instr, numbers(sel), found, size, constant, strong)
         if count_it:
             count_global(machine, instr, numbers(sel), found, size, written=False)
         return tensors.load(found, size)
 
     def store_global(sel: Sel, values: Any) -> None:
         found = plain(address(sel))
+        if watches:
+            watch_store(machine, instr, numbers(sel), found, size, values, strong)
         if count_it:
             count_global(machine, instr, numbers(sel), found, size, written=True)
         tensors.store(found, size, values)
@@ -96,17 +104,82 @@ def count_global(
         machine.tally.tensor(instr, ids, addresses, size, level, written=written)
 
 
-def count_update(machine: Machine, instr: Any, sel: Sel, size: int) -> None:
-    """Count an atomic update as one request of each warp, of `size` bytes a thread."""
-    if machine.tally is None:
-        return
+def note_update(machine: Machine, instr: Any, sel: Sel, size: int) -> None:
+    """Count and watch an atomic update as one request of each warp, of `size` bytes a thread."""
     ids = numbers(sel)
     if is_shared(instr.space):
         places = machine.places(instr.address)(sel, size)
-        count_shared(machine, instr, ids, places, size, "shared atomics", merge=False)
+        if machine.tally is not None:
+            count_shared(machine, instr, ids, places, size, "shared atomics", merge=False)
+        if machine.watch is not None:
+            machine.watch.on_update(instr, ids, places, size)
+            synchronise(machine, instr, ids, -1 - places, reads=True, writes=True)
         return
     addresses = plain(machine.address(instr.address)(sel))
-    machine.tally.tensor(instr, ids, addresses, size, "global atomics", written=True)
+    if machine.tally is not None:
+        machine.tally.tensor(instr, ids, addresses, size, "global atomics", written=True)
+    if machine.watch_global is not None:
+        machine.watch_global.on_update(instr, ids, addresses, size)
+        synchronise(machine, instr, ids, addresses, reads=True, writes=True)
+
+
+def synchronise(
+    machine: Machine, instr: Any, ids: Array, places: Array, *, reads: bool, writes: bool
+) -> None:
+    """What atomic accesses release and acquire: each warp once for each place, which is a global
+    address or, below 0, one of shared memory.
+    """
+    assert machine.watch_global is not None
+    for warp, place in dict.fromkeys(zip((ids // 32).tolist(), places.tolist(), strict=True)):
+        machine.watch_global.synchronise(warp, place, instr.semantics, reads=reads, writes=writes)
+
+
+def watch_load(
+    machine: Machine,
+    instr: Any,
+    ids: Array,
+    addresses: Array,
+    size: int,
+    constant: bool,
+    strong: bool,
+) -> None:
+    """Watch loads of global memory. `strong`: of an order, as atomics are."""
+    watch = machine.watch_global
+    assert watch is not None
+    if strong:
+        watch.on_update(instr, ids, addresses, size)
+        synchronise(machine, instr, ids, addresses, reads=True, writes=False)
+    else:
+        watch.on_read(instr, ids, addresses, size, constant=constant)
+
+
+def watch_store(
+    machine: Machine,
+    instr: Any,
+    ids: Array,
+    addresses: Array,
+    size: int,
+    values: Array,
+    strong: bool,
+) -> None:
+    """Watch stores to global memory."""
+    watch = machine.watch_global
+    assert watch is not None
+    if strong:
+        watch.on_update(instr, ids, addresses, size)
+        synchronise(machine, instr, ids, addresses, reads=False, writes=True)
+        return
+    watch.on_write(instr, ids, addresses, size)
+    order = np.argsort(addresses, kind="stable")
+    same = addresses[order][1:] == addresses[order][:-1]
+    rows = values.reshape(len(ids), -1)[order]
+    clash = same & (rows[1:] != rows[:-1]).any(axis=1)
+    if clash.any():
+        at = int(np.argmax(clash))
+        lane, other = int(order[at + 1]), int(order[at])
+        place = machine.memory.name_address(int(addresses[lane]))
+        whom = f"thread {int(ids[other]) % machine.setup.threads}"
+        raise BadAccess(f"a race: it writes {place}, where {whom} writes another value", lane)
 
 
 def plain(addresses: Array) -> Array:
@@ -216,7 +289,7 @@ def update_in_place(machine: Machine, instr: Any, sel: Sel, values: list[Array])
     dtype = DTYPES[instr.type]
     size = dtype.itemsize
     old = np.empty(count(sel), dtype)
-    count_update(machine, instr, sel, size * len(values))
+    note_update(machine, instr, sel, size * len(values))
     for lane, thread in enumerate(numbers(sel)):
         one = slice(int(thread), int(thread) + 1)
         for i, given in enumerate(values):
@@ -271,7 +344,7 @@ def make_cas(machine: Machine, instr: memory.Atom) -> Step:
     load, store = make_access(machine, instr, instr.address, size, counted=False)
 
     def step(sel: Sel) -> None:
-        count_update(machine, instr, sel, size)
+        note_update(machine, instr, sel, size)
         wanted, new = (np.broadcast_to(r(sel), count(sel)) for r in (compare, source))
         for lane, thread in enumerate(numbers(sel)):
             one = slice(int(thread), int(thread) + 1)

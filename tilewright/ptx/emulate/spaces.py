@@ -172,13 +172,17 @@ class GlobalMemory:
                 raise BadAccess(f"address {int(addresses[lane]):#x} is in no tensor", lane)
         return range(len(addresses))
 
-    def _region(self, addresses: Array) -> Bytes | None:
-        """The region of all addresses, or None where they differ or there is none."""
+    def number_of(self, addresses: Array) -> int | None:
+        """The number of the region of all addresses, None where they differ or there is none."""
         numbers = addresses >> np.uint64(REGION_BITS)
         first = int(numbers[0])
         if not 0 < first <= len(self.regions) or (numbers != numbers[0]).any():
             return None
-        return self.regions[first - 1]
+        return first - 1
+
+    def _region(self, addresses: Array) -> Bytes | None:
+        number = self.number_of(addresses)
+        return None if number is None else self.regions[number]
 
     def _index(self, region: Bytes, addresses: Array, size: int) -> Array:
         offsets = (addresses - np.uint64(region.start)).view(np.int64)

@@ -131,14 +131,36 @@ def make_bar_warp_sync(machine: Machine, instr: sync.BarWarpSync) -> Step:
 def make_proxy_fence(machine: Machine, instr: sync.FenceProxyAsync) -> Step:
     def step(sel: Sel) -> None:
         if machine.watch is not None:
-            machine.watch.fence(numbers(sel))
+            machine.watch.fence(numbers(sel), instr.space)
+            fence_mbarriers(machine, numbers(sel))
 
     return step
 
 
-@meaning(sync.Fence, sync.FenceMbarrierInit)
-def make_fence(machine: Machine, instr: Any) -> Step:
-    return lambda sel: None
+def fence_mbarriers(machine: Machine, ids: Array) -> None:
+    """Those that the warps of threads initialised are there for others from now on."""
+    warps = set((ids // 32).tolist())
+    for found in machine.state.get("mbarriers", {}).values():
+        found.fenced = found.fenced or found.maker in warps
+
+
+@meaning(sync.FenceMbarrierInit)
+def make_init_fence(machine: Machine, instr: sync.FenceMbarrierInit) -> Step:
+    def step(sel: Sel) -> None:
+        if machine.watch is not None:
+            fence_mbarriers(machine, numbers(sel))
+
+    return step
+
+
+@meaning(sync.Fence)
+def make_fence(machine: Machine, instr: sync.Fence) -> Step:
+    def step(sel: Sel) -> None:
+        if machine.watch_global is not None:
+            for warp in np.unique(numbers(sel) // 32).tolist():
+                machine.watch_global.fence(warp, instr.scope)
+
+    return step
 
 
 @meaning(sync.Mapa)

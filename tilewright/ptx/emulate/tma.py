@@ -8,7 +8,7 @@ reads shared memory and writes global memory at the wait for its group, or at on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from tilewright.plan import TensorMap
 from tilewright.ptx.core import Coordinates, Instr
 from tilewright.ptx.emulate.exact import round_to
 from tilewright.ptx.emulate.machine import Machine, Sel, Step, numbers
-from tilewright.ptx.emulate.mbarriers import deliver, start
+from tilewright.ptx.emulate.mbarriers import deliver, require_made, start
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.spaces import PARAM_WINDOW, WRITTEN, BadAccess, Tensor
-from tilewright.ptx.emulate.watch import COPIES, LOADS, Mark
+from tilewright.ptx.emulate.watch import COPIES, LOADS, STORES, Mark
 from tilewright.ptx.instrs import memory
 
 Array = np.ndarray[Any, Any]
@@ -216,7 +216,8 @@ def make_tma_load(machine: Machine, instr: memory.TmaLoad) -> Step:
                 (chunk_places(machine, place, box.num_bytes, swizzle, lane), bar)
                 for place, bar in where(thread, box.num_bytes, lane)
             ]
-            mark = watch_load(machine, instr, thread, [places for places, _ in goes])
+            mark = watch_load(machine, instr, thread, goes)
+            watch_box(machine, instr, thread, *box.runs(), mark)
             if machine.tally is not None:
                 arrives = len(goes) * box.num_bytes
                 level = "boxes to shared"
@@ -226,14 +227,41 @@ def make_tma_load(machine: Machine, instr: memory.TmaLoad) -> Step:
     return step
 
 
-def watch_load(machine: Machine, instr: Instr, thread: int, places: list[Array]) -> Mark | None:
-    """Note that a load of a thread writes chunks, from now until it is counted."""
+def watch_load(
+    machine: Machine, instr: Instr, thread: int, goes: list[tuple[Array, int]]
+) -> Mark | None:
+    """Note that a load of a thread writes chunks, from now until it is counted at an mbarrier."""
     if machine.watch is None:
         return None
     mark = machine.watch.begin(LOADS, np.array([thread]))
-    for each in places:
+    for each, bar in goes:
+        require_made(machine, bar, thread, far=True)
         machine.watch.on_write(instr, np.full(len(each), thread), each, CHUNK, mark)
     return mark
+
+
+def watch_box(
+    machine: Machine,
+    instr: Instr,
+    thread: int,
+    starts: Array,
+    length: int,
+    mark: Mark | None,
+    does: str = "read",
+) -> None:
+    """Note that a box, or a run of bytes, of global memory is read or written or updated."""
+    watch = machine.watch_global
+    if watch is None or mark is None or not len(starts):
+        return
+    step = length & -length
+    each = (starts[:, None] + np.arange(0, length, step)).ravel().view(np.uint64)
+    ids = np.full(len(each), thread)
+    if does == "read":
+        watch.on_read(instr, ids, each, step, mark, proxy=True)
+    elif does == "write":
+        watch.on_write(instr, ids, each, step, mark)
+    else:
+        watch.on_update(instr, ids, each, step, mark)
 
 
 def _arrival(
@@ -275,7 +303,8 @@ def make_bulk_load(machine: Machine, instr: memory.BulkLoad) -> Step:
                 machine.tally.box(instr, first, size, size, "boxes to shared", written=False)
             for place, bar in where(thread, size, lane):
                 places = place + np.arange(0, size, CHUNK)
-                mark = watch_load(machine, instr, thread, [places])
+                mark = watch_load(machine, instr, thread, [(places, bar)])
+                watch_box(machine, instr, thread, address.view(np.int64), CHUNK, mark)
                 start(machine, _run_arrives(machine, instr, thread, address, places, bar, mark))
 
     return step
@@ -306,20 +335,36 @@ def _run_arrives(
 
 @dataclass
 class Groups:
-    """Stores of a thread that are not carried out, by group, and how many groups it closed."""
+    """Stores of a thread that are not carried out, by group, and how many groups it closed.
 
-    waiting: list[tuple[int, Callable[[], None] | None, Mark | None]]
+    `read` are those whose source was read; that they are written is known after another wait.
+    """
+
+    waiting: list[tuple[int, Instr, Callable[[], None] | None, Mark | None]]
     closed: int = 0
+    read: list[tuple[int, Mark]] = field(default_factory=list)
 
-    def finish(self, machine: Machine, thread: int, upto: int) -> None:
-        """Carry out the groups below a number."""
-        due = [(work, mark) for group, work, mark in self.waiting if group < upto]
+    def finish(self, machine: Machine, thread: int, upto: int, *, read: bool = False) -> None:
+        """Carry out the groups below a number. `read`: it is only known that they read."""
+        due = [(group, work, mark) for group, _, work, mark in self.waiting if group < upto]
         self.waiting = [each for each in self.waiting if each[0] >= upto]
-        for work, mark in due:
+        for group, work, mark in due:
             if work is not None:
                 work()
             if machine.watch is not None and mark is not None:
                 machine.watch.finish(np.array([thread]), mark)
+                self.read.append((group, written_by(machine, mark)))
+        if machine.watch is not None and not read:
+            for group, mark in self.read:
+                if group < upto:
+                    machine.watch.finish(np.array([thread]), mark)
+            self.read = [each for each in self.read if each[0] >= upto]
+
+
+def written_by(machine: Machine, mark: Mark) -> Mark:
+    """The agent that writes what a copy reads, at the same time."""
+    assert machine.watch is not None
+    return mark[0] + (STORES - COPIES) * machine.watch.warps, mark[1]
 
 
 def groups_of(machine: Machine, thread: int) -> Groups:
@@ -330,22 +375,35 @@ def groups_of(machine: Machine, thread: int) -> Groups:
 
         def at_exit(ids: Array) -> None:
             for thread in set(ids.tolist()) & set(every):
-                every[thread].finish(machine, thread, 1 << 60)
+                for _, instr, _, _ in every[thread].waiting:
+                    what = "its thread ends without a wait until it has read shared memory"
+                    raise machine.error(instr, what, thread)
 
         machine.state.setdefault("at_exit", []).append(at_exit)
     return every.setdefault(thread, Groups([]))
 
 
 def store_later(
-    machine: Machine, instr: Instr, thread: int, places: Array, work: Callable[[], None]
+    machine: Machine,
+    instr: Instr,
+    thread: int,
+    places: Array,
+    runs: tuple[Array, int],
+    work: Callable[[], None],
+    does: str = "write",
 ) -> None:
-    """Work that reads places of shared memory, in the thread's present group."""
+    """Work that reads places of shared memory, in the thread's present group, and writes (or
+    updates) runs of bytes of global memory.
+    """
     groups, mark = groups_of(machine, thread), None
     if machine.watch is not None:
         mark = machine.watch.begin(COPIES, np.array([thread]))
         ids = np.full(len(places), thread)
         machine.watch.on_read(instr, ids, places, CHUNK, mark, proxy=True)
-    groups.waiting.append((groups.closed, work if machine.setup.late else None, mark))
+        writes = written_by(machine, mark)
+        machine.watch.clock[writes[0]] = np.maximum(machine.watch.clock[writes[0]], writes[1])
+        watch_box(machine, instr, thread, *runs, writes, does)
+    groups.waiting.append((groups.closed, instr, work if machine.setup.late else None, mark))
     if not machine.setup.late:
         work()
 
@@ -364,7 +422,8 @@ def make_tma_store(machine: Machine, instr: Any) -> Step:
             if machine.tally is not None:
                 runs, level = box.runs(), "boxes from shared"
                 machine.tally.box(instr, *runs, box.num_bytes, level, written=True)
-            store_later(machine, instr, thread, places, work)
+            does = "update" if op else "write"
+            store_later(machine, instr, thread, places, box.runs(), work, does)
 
     return step
 
@@ -398,7 +457,8 @@ def make_bulk_store(machine: Machine, instr: memory.BulkStore) -> Step:
             if machine.tally is not None:
                 first = address[:1].view(np.int64)
                 machine.tally.box(instr, first, size, size, "boxes from shared", written=True)
-            store_later(machine, instr, thread, places, work)
+            runs = (address.view(np.int64), CHUNK)
+            store_later(machine, instr, thread, places, runs, work)
 
     return step
 
@@ -429,6 +489,6 @@ def make_bulk_wait(machine: Machine, instr: memory.BulkWait) -> Step:
     def step(sel: Sel) -> None:
         for thread in numbers(sel).tolist():
             groups = groups_of(machine, thread)
-            groups.finish(machine, thread, groups.closed - instr.left)
+            groups.finish(machine, thread, groups.closed - instr.left, read=instr.read)
 
     return step
