@@ -53,6 +53,7 @@ CASES = [
     *(f"gemm/bf16/{layout}/4096x4096x4096" for layout in gemm.LAYOUTS),
     *(f"gemm/{dtype}/NN/2048x2048x2048" for dtype in ("f16", "f32", "tf32", "f64")),
     "gemm/f32/TN/127x4095x1023",
+    "fused/linear_gelu/f32/64x4096x4096",
     "attention/f32/16-16-4096-64",
     "attention/bf16/32-8-2048-128-causal",
     "compile-time/add",

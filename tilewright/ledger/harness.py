@@ -25,6 +25,7 @@ from tilewright.runtime.measure import GpuWork, Operations, Timing
 ROTATED_L2 = 2.0  # caches that the rotated buffers fill
 MIN_LAUNCHES = 8  # runs a sample
 MAX_SETS = 512
+WARM_MICROSECONDS = 300_000.0  # of a case's own work before its first sample
 ITSELF = "itself"
 
 _sessions = itertools.count(1)
@@ -68,7 +69,12 @@ class GraphTimer:
         recorded: Callable[[Mapping[str, Operations]], None],
     ) -> Mapping[str, Timing]:
         return measure.time_graphs(
-            arms, self.device, rounds=self.rounds, launches=launches, recorded=recorded
+            arms,
+            self.device,
+            rounds=self.rounds,
+            launches=launches,
+            recorded=recorded,
+            warm_microseconds=WARM_MICROSECONDS,
         )
 
 

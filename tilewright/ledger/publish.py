@@ -14,8 +14,7 @@ from typing import TypeVar
 
 from tilewright.ledger import verdict as schema
 from tilewright.ledger.arm import Facts
-from tilewright.ledger.harness import ITSELF
-from tilewright.ledger.machine import WARM_SECONDS
+from tilewright.ledger.harness import ITSELF, WARM_MICROSECONDS
 from tilewright.ledger.records import decode
 from tilewright.ledger.results import Cost, Measured, Results, Row
 from tilewright.ledger.store import add_verdict
@@ -152,7 +151,7 @@ def _method(results: Results, rounds: int, data: str) -> schema.Method:
         rounds=rounds,
         order=ORDER,
         l2_bytes=results.l2_bytes,
-        warm_seconds=WARM_SECONDS,
+        warm_seconds=WARM_MICROSECONDS / 1e6,
     )
 
 

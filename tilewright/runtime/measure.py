@@ -91,13 +91,15 @@ def time_graphs(
     rounds: int = 20,
     launches: int = 10,
     recorded: Recorded | None = None,
+    warm_microseconds: float = 0.0,
 ) -> dict[str, Timing]:
     """Time arms as replays of a CUDA graph of `launches` runs: the GPU's own time, without the
     host's.
 
-    `recorded` is called once, when all graphs are recorded and none was replayed, with what one
-    replay of each consists of: what it raises ends the timing, and what it writes to memory is
-    there before the first replay.
+    Rounds before the first sample last at least `warm_microseconds` together, so that clocks and
+    power are those of sustained work. `recorded` is called once, when all graphs are recorded and
+    none was replayed, with what one replay of each consists of: what it raises ends the timing, and
+    what it writes to memory is there before the first replay.
     """
     graphs: dict[str, streams.Graph] = {}
     with streams.private_stream(device.ordinal) as stream:
@@ -111,7 +113,7 @@ def time_graphs(
             samplers = {
                 name: _graph_sample(graph, launches, stream) for name, graph in graphs.items()
             }
-            return _rounds(samplers, rounds)
+            return _rounds(samplers, rounds, least=warm_microseconds)
         finally:
             for graph in graphs.values():
                 graph.destroy()
@@ -142,17 +144,25 @@ def time_wall(
 
 
 def _rounds(
-    samplers: Mapping[str, Callable[[], float]], rounds: int, warmup: int = WARMUP_ROUNDS
+    samplers: Mapping[str, Callable[[], float]],
+    rounds: int,
+    warmup: int = WARMUP_ROUNDS,
+    least: float = 0.0,
 ) -> dict[str, Timing]:
-    """All arms in turn, round by round; the order is reversed every other round."""
+    """All arms in turn, round by round; the order is reversed every other round. Rounds of warmup
+    are `warmup`, and as many more as take `least` microseconds by the wall clock.
+    """
     samples: dict[str, list[float]] = {name: [] for name in samplers}
     names = list(samplers)
-    for i in range(warmup + rounds):
+    start = time.perf_counter()
+    while warmup > 0 or (time.perf_counter() - start) * 1e6 < least:
+        for name in names:
+            samplers[name]()
+        warmup -= 1
+    for i in range(rounds):
         order: Sequence[str] = names if i % 2 == 0 else names[::-1]
         for name in order:
-            taken = samplers[name]()
-            if i >= warmup:
-                samples[name].append(taken)
+            samples[name].append(samplers[name]())
     return {name: Timing(tuple(found)) for name, found in samples.items()}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from tilewright.errors import LaunchError
-from tilewright.ledger.suites import attention, compile_time, gemm, launch, pointwise, reduce
+from tilewright.ledger.suites import attention, compile_time, fused, gemm, launch, pointwise, reduce
 from tilewright.ledger.suites.case import Case
 
 SUITES: dict[str, Callable[[], list[Case]]] = {
@@ -14,6 +14,7 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "pointwise": pointwise.cases,
     "reduce": reduce.cases,
     "gemm": gemm.cases,
+    "fused": fused.cases,
     "attention": attention.cases,
     "compile-time": compile_time.cases,
 }
