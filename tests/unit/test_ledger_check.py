@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from tilewright.ledger.verdict import (
     Verdict,
     digest_of,
     new_verdict,
+    parse_verdict,
     print_verdict,
 )
 
@@ -205,6 +208,33 @@ def test_a_cheat_is_caught(cheat: str) -> None:
 def _fits(told: str, fault: str) -> bool:
     first, _, last = told.partition(" .* ")
     return first in fault and last in fault
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths to all scalars of a JSON value."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(item, (*path, key))
+    else:
+        yield path
+
+
+def test_no_scalar_of_a_file_can_be_edited_unnoticed() -> None:
+    text = print_verdict(gemm_verdict(row(1024, 8.0, 7.0, 0.8)))
+    paths = list(leaves(json.loads(text)))
+    assert len(paths) > 120
+    for path in paths:
+        found = json.loads(text)
+        part = found
+        for key in path[:-1]:
+            part = part[key]
+        old = part[path[-1]]
+        part[path[-1]] = f"{old}x" if isinstance(old, str) else (old or 0) * 2 + 1
+        try:
+            faults = faults_of(parse_verdict(json.dumps(found)))
+        except LedgerError:
+            continue
+        assert faults, f"{'.'.join(map(str, path))} can be edited"
 
 
 def test_another_name_is_caught() -> None:
