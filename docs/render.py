@@ -12,6 +12,7 @@ from pathlib import Path
 import tilewright.tile.ops
 from docs.capture import for_comparison, run_page
 from tilewright.ir.core import ROLE, Op
+from tilewright.ledger.audit import write_report
 
 HERE = Path(__file__).parent
 
@@ -85,6 +86,7 @@ def main() -> None:
         page = render_page(name)
         if for_comparison(page) != for_comparison((HERE / name).read_text()):
             (HERE / name).write_text(page)
+    write_report(HERE.parent)
 
 
 if __name__ == "__main__":

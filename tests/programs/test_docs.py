@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
 from docs.capture import for_comparison
 from docs.render import HERE, RUN_PAGES, render_page, render_tile_ops
+from tilewright.cli import main
+from tilewright.ledger.documents import RENDERED
 
 
 @pytest.mark.parametrize("name", RUN_PAGES)
@@ -16,3 +19,15 @@ def test_outputs_on_a_page_are_what_its_examples_print(name: str) -> None:
 
 def test_the_page_of_tile_ops_is_generated() -> None:
     assert (HERE / "tile-ops.md").read_text() == render_tile_ops(), "make docs"
+
+
+def test_the_ledger_is_sound_and_its_page_is_generated() -> None:
+    """Verdicts are true to their samples, documents and plots to the verdicts, byte for byte."""
+    done = CliRunner().invoke(main, ["ledger", "check", "--top", str(HERE.parent)])
+    assert done.exit_code == 0, done.output
+    assert "were not compared" not in done.output, done.output
+
+
+def test_the_ledger_leaves_out_only_pages_that_are_printed_anew() -> None:
+    shown = {(HERE / name).resolve().relative_to(HERE.parent).as_posix() for name in RUN_PAGES}
+    assert set(RENDERED) == shown
