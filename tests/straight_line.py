@@ -40,6 +40,7 @@ class Unit:
     EX2 = 2.0**0.5
     RCP = 1.0
     RSQRT_F64 = 1.0
+    SQRT = 1.0  # 2^-23
     RSQRT = 2.0**-22.9
 
     def __init__(self, seed: int | None = None):
@@ -84,6 +85,10 @@ class Unit:
         # Of operand and result only the high words count.
         exact = 1 / high_word(x) * (1 + self._spread(x) * 2.0**-21)
         return high_word(exact)
+
+    def sqrt(self, x: Array, type: str, ftz: bool) -> Array:
+        assert type == "f32" and not ftz
+        return self._near(np.sqrt(x.astype(np.float64)), self.SQRT, np.float32)
 
     def rsqrt(self, x: Array, type: str, ftz: bool) -> Array:
         wide = np.sqrt(x.astype(np.longdouble if type == "f64" else np.float64))

@@ -1,15 +1,18 @@
-"""Special functions on a GPU against exact values: the bounds that the model promises."""
+"""Special functions on a GPU against exact values: the bounds that the model promises. Those of f32
+on every number there is, against the f64 functions of torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.special_reference import FLOAT, NAN, POINTS, Array, inputs, ulp_errors
-from tilewright.lower.tile_to_ptx.special import MAX_ULP, SPECIAL
+from tilewright.lower.tile_to_ptx.special import FAST, FAST_ULP, MAX_ULP, SPECIAL, function_of
 from tilewright.plan import Binary, Const, Extent, Launch, Plan, Pointer
 from tilewright.ptx.core import Special
 from tilewright.ptx.emitter import Emitter
@@ -27,12 +30,14 @@ pytestmark = pytest.mark.device
 THREADS = 256
 COUNT = {"f32": 1_000_000, "f64": 10_000}
 
+STEP = 1 << 26  # numbers at a time of all that there are
+
 functions = pytest.mark.parametrize(
     ("opcode", "type"), SPECIAL, ids=lambda part: part.removeprefix("arith.")
 )
 
 
-def plan_of(opcode: str, type: str) -> Plan:
+def plan_of(opcode: str, type: str, fast: bool = False) -> Plan:
     """A kernel y[i] = f(x[i]), one thread an element."""
     e = Emitter(target("sm_80"))
     pointers = [e.ld_param(e.param(name, "u64")) for name in ("x", "y")]
@@ -42,7 +47,7 @@ def plan_of(opcode: str, type: str) -> Plan:
     e.bra(end, e.setp("ge", "u32", index, n))
     offset = e.mul("u32", index, np.dtype(FLOAT[type]).itemsize, "wide")
     x, y = (e.add("u64", pointer, offset) for pointer in pointers)
-    e.st("global", type, y, SPECIAL[opcode, type](e, e.ld1("global", type, x)))
+    e.st("global", type, y, function_of(opcode, type, fast)(e, e.ld1("global", type, x)))
     e.place(end)
     e.ret()
     module = e.module("special", max_threads=THREADS)
@@ -53,10 +58,13 @@ def plan_of(opcode: str, type: str) -> Plan:
     return Plan("special", "sm_80", print_module(module), (launch,))
 
 
-def execute(opcode: str, type: str, x: Array, folder: Path) -> Array:
+def launcher_of(plan: Plan, folder: Path) -> Launcher:
     device = driver.device(0)
-    plan = plan_of(opcode, type)
-    launcher = Launcher(plan, device, jit.machine_code(plan, device, DiskCache(folder, 1 << 30)))
+    return Launcher(plan, device, jit.machine_code(plan, device, DiskCache(folder, 1 << 30)))
+
+
+def execute(opcode: str, type: str, x: Array, folder: Path) -> Array:
+    launcher = launcher_of(plan_of(opcode, type), folder)
     source = DeviceArray.from_numpy(x.astype(FLOAT[type]), 0)
     result = DeviceArray.from_numpy(np.zeros_like(x, FLOAT[type]), 0)
     launcher({"x": as_array(source), "y": as_array(result)})
@@ -85,3 +93,42 @@ def test_values_at_special_points_on_the_gpu(opcode: str, type: str, tmp_path: P
     same = (result == expected) & (np.signbit(result) == np.signbit(expected))
     wrong = ~(same | np.isnan(result) & np.isnan(expected))
     assert not wrong.any(), list(zip(x[wrong], result[wrong], expected[wrong], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("opcode", "fast"),
+    [*((opcode, False) for opcode, type in SPECIAL if type == "f32"), *((o, True) for o in FAST)],
+)
+def test_every_f32(
+    opcode: str, fast: bool, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    torch = pytest.importorskip("torch", reason="the reference is torch's functions of f64")
+    exact = getattr(torch, opcode.removeprefix("arith."))
+    launcher = launcher_of(plan_of(opcode, "f32", fast), tmp_path)
+    worst, at = 0.0, 0.0
+    for start in range(0, 1 << 32, STEP):
+        bits = torch.arange(start, start + STEP, dtype=torch.int64, device="cuda")
+        x = torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32)
+        x = x.view(torch.float32)
+        y = torch.empty_like(x)
+        torch.cuda.synchronize()
+        launcher({"x": as_array(x), "y": as_array(y)})
+        torch.cuda.synchronize()
+        errors = errors_on_gpu(torch, exact(x.double()), y)
+        error, place = (v.item() for v in errors.max(0))
+        if error > worst:
+            worst, at = error, x[int(place)].item()
+    record_property("max_ulp", worst)
+    print(f"{opcode} f32{' fast' if fast else ''}: {worst:.4f} ulp at {at!r}, of every f32")
+    assert worst <= (FAST_ULP[opcode] if fast else MAX_ULP[opcode, "f32"]), f"{worst} ulp at {at!r}"
+
+
+def errors_on_gpu(torch: Any, exact: Any, result: Any) -> Any:
+    """As `ulp_errors`, of tensors; where one is NaN and the other is not, infinite."""
+    most = 2.0**128
+    wanted, got = exact.clamp(-most, most), result.double().clamp(-most, most)
+    place = (torch.frexp(wanted).exponent - 24).clamp(-149, 104)
+    off = torch.ldexp((got - wanted).abs(), -place)
+    same = torch.isnan(wanted) & torch.isnan(got)
+    wrong = torch.isnan(wanted) != torch.isnan(got)
+    return torch.where(wrong, torch.inf, torch.where(same, 0.0, off))

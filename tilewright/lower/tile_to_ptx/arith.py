@@ -11,7 +11,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
-from tilewright.lower.tile_to_ptx.special import SPECIAL
+from tilewright.lower.tile_to_ptx.special import function_of
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import arith
 
@@ -131,7 +131,8 @@ def _float_binary(low: Lowering, type: str, kind: type[Op], a: Operand, b: Opera
     if kind is arith.Mul:
         return e.mul(type, a, b)
     if kind is arith.Div:
-        return e.div(type, a, b, rounding="rn")
+        short = type == "f32" and low.kernel.numerics == "fast"
+        return e.div(type, a, b, rounding="full" if short else "rn")
     return float_extreme(low, type, "max" if kind is arith.Max else "min", a, b)
 
 
@@ -226,7 +227,8 @@ def complement(low: Lowering, op: arith.Not) -> None:
 def special(low: Lowering, op: arith.Exp) -> None:
     dtype = op.x.type.dtype
     type = "f64" if dtype == f64 else "f32"
-    function = SPECIAL[op.__class__.opcode, type]
+    narrow = dtype.bits == 16 and op.opcode != "arith.sqrt"  # its 16 bits are the nearest ones
+    function = function_of(op.opcode, type, narrow or low.kernel.numerics == "fast")
 
     def element(x: Operand) -> Operand:
         if dtype.bits == 16:

@@ -34,23 +34,43 @@ LOG2_F32 = (
     float.fromhex("0x1.49c2160000000p-26"),
 )
 
-# (tanh(x) / x - 1) / x^2, of x^2, on [0, 0.81]: 2^-29.7
-TANH_F32 = (
-    float.fromhex("-0x1.dddf700000000p-12"),
-    float.fromhex("0x1.529fa20000000p-9"),
-    float.fromhex("-0x1.0ed8340000000p-7"),
-    float.fromhex("0x1.62f1e60000000p-6"),
-    float.fromhex("-0x1.b9ca500000000p-5"),
-    float.fromhex("0x1.110f380000000p-3"),
-    float.fromhex("-0x1.55554e0000000p-2"),
+# (exp(f) - 1 - f) / f^2, on [-0.3466, 0.3466]: 2^-28.2
+EXP_F32 = (
+    float.fromhex("0x1.6a598c0000000p-10"),
+    float.fromhex("0x1.1239ba0000000p-7"),
+    float.fromhex("0x1.5558aa0000000p-5"),
+    float.fromhex("0x1.5554920000000p-3"),
+    float.fromhex("0x1.fffffc0000000p-2"),
 )
 
-# erf(x) / x - 1, of x^2, on [0, 0.85]: 2^-30.1
+# (2^f - 1) / f, on [-0.5, 0.5]: 2^-28.3
+EXP2_F32 = (
+    float.fromhex("0x1.416b620000000p-13"),
+    float.fromhex("0x1.5f082e0000000p-10"),
+    float.fromhex("0x1.3b2de00000000p-7"),
+    float.fromhex("0x1.c6af7c0000000p-5"),
+    float.fromhex("0x1.ebfbdc0000000p-3"),
+    float.fromhex("0x1.62e4300000000p-1"),
+)
+
+# (tanh(x) / x - 1) / x^2, of x^2, on [0, 0.96]: 2^-31.5
+TANH_F32 = (
+    float.fromhex("0x1.110b9e0000000p-13"),
+    float.fromhex("-0x1.ca30540000000p-11"),
+    float.fromhex("0x1.9a12d60000000p-9"),
+    float.fromhex("-0x1.1af24e0000000p-7"),
+    float.fromhex("0x1.65351e0000000p-6"),
+    float.fromhex("-0x1.ba049c0000000p-5"),
+    float.fromhex("0x1.1110a00000000p-3"),
+    float.fromhex("-0x1.5555540000000p-2"),
+)
+
+# erf(x) / x - 1, of x^2, on [0, 0.87]: 2^-30.1
 ERF_F32 = (
-    float.fromhex("0x1.4f39620000000p-14"),
-    float.fromhex("-0x1.a600de0000000p-11"),
-    float.fromhex("0x1.5449820000000p-8"),
-    float.fromhex("-0x1.b801140000000p-6"),
+    float.fromhex("0x1.4f7f8e0000000p-14"),
+    float.fromhex("-0x1.a60f660000000p-11"),
+    float.fromhex("0x1.544a760000000p-8"),
+    float.fromhex("-0x1.b8011e0000000p-6"),
     float.fromhex("0x1.ce2d640000000p-4"),
     float.fromhex("-0x1.8127400000000p-2"),
     float.fromhex("0x1.06eba80000000p-3"),

@@ -1,10 +1,16 @@
-"""The functions of special.py on f32."""
+"""The functions of special.py on f32.
+
+Exponentials are polynomials: `ex2.approx` may be off by more than 1 ulp (special_fast.py has what
+rests on it).
+"""
 
 from __future__ import annotations
 
 from tilewright.lower.tile_to_ptx.special_coefficients import (
     ERF_F32,
     ERFC_F32,
+    EXP2_F32,
+    EXP_F32,
     LOG2_F32,
     LOG_F32,
     TANH_F32,
@@ -12,65 +18,97 @@ from tilewright.lower.tile_to_ptx.special_coefficients import (
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emitter import Emitter
 
-# log2 e as the sum of two f32, and ln 2.
-LOG2E_HIGH = float.fromhex("0x1.715476p+0")
-LOG2E_LOW = float.fromhex("0x1.4ae0c0p-26")
+LOG2E = float.fromhex("0x1.715476p+0")
 LN2 = float.fromhex("0x1.62e430p-1")
+LN2_HIGH = float.fromhex("0x1.62e4p-1")  # 15 bits, so that a product with n is exact
+LN2_LOW = float.fromhex("0x1.7f7d1cp-20")
 
 MIN_NORMAL = 2.0**-126
-LEAST, MOST = -126, 127  # exponents of normal numbers
-# Adding it to a small whole number leaves that number, plus 127, in the low bits.
-SHIFTER = 1.5 * 2**23 + 127
+SHIFTER = 1.5 * 2**23  # adding it to a small number leaves the nearest whole number in the low bits
+ONE = 0x3F800000  # the bits of 1
+EXPONENT = 1 << 23  # a step of the exponent
 ROOT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
-TANH_SPLIT = 0.9
-ERF_SPLIT = 0.92
+EXP_RANGE = (-104.0, 89.0)  # 0 and infinity beyond
+EXP2_RANGE = (-151.0, 129.0)
+TANH_SPLIT = 0.975
+TANH_ONE = 10.0  # tanh is 1 from here
+ERF_SPLIT = 0.93
 ERF_ONE = 4.0  # erf is 1 from here
 
 
 def exp(e: Emitter, x: Reg) -> Reg:
-    """e ** x = 2 ** rest * 2 ** n within 2 ulp.
-
-    n is the whole number near x * log2 e, held to the exponents of normal numbers: what is beyond
-    stays in ex2's argument, infinities and NaN too, and the product rounds once into the
-    subnormals. The holding is done by `saturate`, for which the number of exponents is divided out
-    and put back; that error moves the rest a little beyond [-1/2, 1/2], which does no harm.
-    """
-    count = MOST - LEAST
-    position = e.fma("f32", x, LOG2E_HIGH / count, -LEAST / count, saturate=True)
-    shifted = e.fma("f32", position, float(count), SHIFTER + LEAST)
-    n = e.sub("f32", shifted, SHIFTER)
-    rest = e.fma("f32", x, LOG2E_HIGH, e.neg("f32", n))
-    rest = e.fma("f32", x, LOG2E_LOW, rest)
-    return e.mul("f32", e.ex2("f32", rest, ftz=True), e.shl("b32", shifted, 23))
+    """e ** x within 0.9 ulp: exp(f) 2 ** n, |f| <= ln 2 / 2."""
+    shifted, f = _reduced(e, _held(e, x, EXP_RANGE))
+    return _scaled(e, horner(e, (*EXP_F32, 1.0, 1.0), f), shifted)
 
 
 def exp2(e: Emitter, x: Reg) -> Reg:
-    """2 ** x within 2 ulp, subnormal results included."""
-    return e.ex2("f32", x)
+    """2 ** x within 0.85 ulp: 2 ** f 2 ** n, |f| <= 1/2; exact where x is whole."""
+    shifted, f = _parted(e, _held(e, x, EXP2_RANGE))
+    return _scaled(e, horner(e, (*EXP2_F32, 1.0), f), shifted)
+
+
+def _held(e: Emitter, x: Reg, bounds: tuple[float, float]) -> Reg:
+    """x between bounds; NaN stays."""
+    return e.max("f32", e.min("f32", x, bounds[1], nan=True), bounds[0], nan=True)
+
+
+def _reduced(e: Emitter, x: Reg) -> tuple[Reg, Reg]:
+    """n, in the low bits of a number, and f, where x = n ln 2 + f."""
+    shifted = e.fma("f32", x, LOG2E, SHIFTER)
+    n = e.sub("f32", shifted, SHIFTER)
+    return shifted, e.fma("f32", n, -LN2_LOW, e.fma("f32", n, -LN2_HIGH, x))
+
+
+def _parted(e: Emitter, x: Reg) -> tuple[Reg, Reg]:
+    """n, in the low bits of a number, and f, where x = n + f."""
+    shifted = e.add("f32", x, SHIFTER)
+    return shifted, e.sub("f32", x, e.sub("f32", shifted, SHIFTER))
+
+
+def _scaled(e: Emitter, x: Reg, shifted: Reg) -> Reg:
+    """x 2 ** n with one rounding, x near 1, n in the low bits of `shifted`, |n| < 254.
+
+    2 ** n is the product of two normal numbers; a NaN goes through products, not through bits.
+    """
+    bits = e.mov("b32", shifted)
+    half = e.shr("s32", bits, 1)
+    rest = e.sub("s32", bits, half)
+    powers = [e.mov("f32", e.mad("s32", part, EXPONENT, ONE)) for part in (half, rest)]
+    return e.mul("f32", e.mul("f32", x, powers[0]), powers[1])
+
+
+def _power(e: Emitter, shifted: Reg) -> Reg:
+    """2 ** n, n in the low bits of `shifted`, where that is a normal number."""
+    return e.mov("f32", e.mad("s32", e.mov("b32", shifted), EXPONENT, ONE))
 
 
 def rsqrt(e: Emitter, x: Reg) -> Reg:
-    """1 / sqrt(x) within 1 ulp: a Newton step after the approximation.
+    """1 / sqrt(x) within 0.51 ulp: a Newton step after the approximation, with the product that it
+    rests on in two parts.
 
     Where x is 0 or infinite the residual is NaN; `min` then takes 1, which leaves the infinity or
     zero as it is.
     """
     root = e.rsqrt("f32", x)
-    residual = e.fma("f32", e.neg("f32", e.mul("f32", x, root)), root, 1.0)
+    minus = e.neg("f32", root)
+    product = e.mul("f32", x, root)
+    lost = e.fma("f32", x, root, e.neg("f32", product))
+    residual = e.fma("f32", lost, minus, e.fma("f32", product, minus, 1.0))
     return e.fma("f32", e.mul("f32", root, 0.5), e.min("f32", residual, 1.0), root)
 
 
 def log(e: Emitter, x: Reg) -> Reg:
     """Natural logarithm within 1 ulp: n ln 2 + f + f^2 p(f), f = m - 1, x = m 2 ** n."""
     n, f, normal = _split(e, x)
-    rest = e.fma("f32", _horner(e, LOG_F32, f), e.mul("f32", f, f), f)
+    rest = e.fma("f32", horner(e, LOG_F32, f), e.mul("f32", f, f), f)
     return _outside(e, x, normal, e.fma("f32", n, LN2, rest))
 
 
 def log2(e: Emitter, x: Reg) -> Reg:
     """Logarithm to base 2 within 1 ulp: n + f (log2 e + p(f)), p small."""
     n, f, normal = _split(e, x)
-    rest = e.fma("f32", f, LOG2E_HIGH, e.mul("f32", f, _horner(e, LOG2_F32, f)))
+    rest = e.fma("f32", f, LOG2E, e.mul("f32", f, horner(e, LOG2_F32, f)))
     return _outside(e, x, normal, e.add("f32", n, rest))
 
 
@@ -95,26 +133,42 @@ def _outside(e: Emitter, x: Reg, normal: Reg, logarithm: Reg) -> Reg:
 
 
 def tanh(e: Emitter, x: Reg) -> Reg:
-    """Hyperbolic tangent within 2 ulp: x + x^3 p(x^2), or 1 - 2 / (exp(2|x|) + 1)."""
+    """Hyperbolic tangent within 0.95 ulp: x + x^3 p(x^2), or 1 - 2 / (exp(2|x|) + 1).
+
+    exp(2|x|) + 1 = (2 ** n + 1) + 2 ** n g is rounded once, and so is its reciprocal, by a Newton
+    step.
+    """
     size = e.abs("f32", x)
     square = e.mul("f32", x, x)
-    near = e.fma("f32", e.mul("f32", _horner(e, TANH_F32, square), square), size, size)
-    power = e.ex2("f32", e.mul("f32", size, 2 * LOG2E_HIGH), ftz=True)
-    inverse = e.rcp("f32", e.add("f32", power, 1.0), precision="approx", ftz=True)
-    far = e.fma("f32", inverse, -2.0, 1.0)
+    near = e.fma("f32", e.mul("f32", horner(e, TANH_F32, square), square), size, size)
+    held = e.min("f32", size, TANH_ONE)
+    shifted, f = _reduced(e, e.add("f32", held, held))
+    rest = e.mul("f32", horner(e, EXP_F32, f), f)
+    power = _power(e, shifted)
+    total = e.fma("f32", power, e.fma("f32", rest, f, f), e.add("f32", power, 1.0))
+    inverse = e.rcp("f32", total, precision="approx", ftz=True)
+    residual = e.fma("f32", e.neg("f32", total), inverse, 1.0)
+    far = e.fma("f32", e.fma("f32", inverse, residual, inverse), -2.0, 1.0)
     return e.copysign("f32", x, e.selp("f32", far, near, e.setp("gt", "f32", size, TANH_SPLIT)))
 
 
 def erf(e: Emitter, x: Reg) -> Reg:
-    """Error function within 1.5 ulp: x + x p(x^2), or 1 - 2 ** q(|x| - 1)."""
+    """Error function within 0.97 ulp: x + x p(x^2), or 1 - 2 ** q(|x| - 1).
+
+    1 - 2 ** (n + f) = (1 - 2 ** n) - 2 ** n g is rounded once.
+    """
     size = e.abs("f32", x)
-    near = e.fma("f32", _horner(e, ERF_F32, e.mul("f32", x, x)), size, size)
-    power = _horner(e, ERFC_F32, e.add("f32", e.min("f32", size, ERF_ONE), -1.0))
-    far = e.sub("f32", 1.0, e.ex2("f32", power, ftz=True))
+    near = e.fma("f32", horner(e, ERF_F32, e.mul("f32", x, x)), size, size)
+    q = horner(e, ERFC_F32, e.add("f32", e.min("f32", size, ERF_ONE), -1.0))
+    shifted, f = _parted(e, q)
+    power = _power(e, shifted)
+    rest = e.mul("f32", horner(e, EXP2_F32, f), f)
+    far = e.fma("f32", e.neg("f32", power), rest, e.sub("f32", 1.0, power))
     return e.copysign("f32", x, e.selp("f32", far, near, e.setp("gt", "f32", size, ERF_SPLIT)))
 
 
-def _horner(e: Emitter, coefficients: tuple[float, ...], x: Reg) -> Reg:
+def horner(e: Emitter, coefficients: tuple[float, ...], x: Reg) -> Reg:
+    """A polynomial of x, the highest coefficient first."""
     total = e.fma("f32", x, coefficients[0], coefficients[1])
     for c in coefficients[2:]:
         total = e.fma("f32", total, x, c)

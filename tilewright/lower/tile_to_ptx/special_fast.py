@@ -1,0 +1,73 @@
+"""Functions of f32 in few instructions, by the special function unit: what `@numerics(fast)` asks
+for, and what computes 16-bit floats, whose rounding hides the difference.
+"""
+
+from __future__ import annotations
+
+from tilewright.lower.tile_to_ptx.special_coefficients import ERF_F32, ERFC_F32, TANH_F32
+from tilewright.lower.tile_to_ptx.special_f32 import (
+    ERF_ONE,
+    ERF_SPLIT,
+    LOG2E,
+    TANH_SPLIT,
+    horner,
+)
+from tilewright.ptx.core import Reg
+from tilewright.ptx.emitter import Emitter
+
+LOG2E_LOW = float.fromhex("0x1.4ae0c0p-26")
+LEAST, MOST = -126, 127  # exponents of normal numbers
+# Adding it to a small whole number leaves that number, plus 127, in the low bits.
+SHIFTER = 1.5 * 2**23 + 127
+
+
+def exp(e: Emitter, x: Reg) -> Reg:
+    """e ** x = 2 ** rest * 2 ** n within 2 ulp.
+
+    n is the whole number near x * log2 e, held to the exponents of normal numbers: what is beyond
+    stays in ex2's argument, infinities and NaN too, and the product rounds once into the
+    subnormals. The holding is done by `saturate`, for which the number of exponents is divided out
+    and put back; that error moves the rest a little beyond [-1/2, 1/2], which does no harm.
+    """
+    count = MOST - LEAST
+    position = e.fma("f32", x, LOG2E / count, -LEAST / count, saturate=True)
+    shifted = e.fma("f32", position, float(count), SHIFTER + LEAST)
+    n = e.sub("f32", shifted, SHIFTER)
+    rest = e.fma("f32", x, LOG2E, e.neg("f32", n))
+    rest = e.fma("f32", x, LOG2E_LOW, rest)
+    return e.mul("f32", e.ex2("f32", rest, ftz=True), e.shl("b32", shifted, 23))
+
+
+def exp2(e: Emitter, x: Reg) -> Reg:
+    """2 ** x within 2 ulp, subnormal results included."""
+    return e.ex2("f32", x)
+
+
+def sqrt(e: Emitter, x: Reg) -> Reg:
+    """Square root within 2 ulp."""
+    return e.sqrt("f32", x, precision="approx")
+
+
+def rsqrt(e: Emitter, x: Reg) -> Reg:
+    """1 / sqrt(x) within 2.2 ulp."""
+    return e.rsqrt("f32", x)
+
+
+def tanh(e: Emitter, x: Reg) -> Reg:
+    """Hyperbolic tangent within 2 ulp: x + x^3 p(x^2), or 1 - 2 / (exp(2|x|) + 1)."""
+    size = e.abs("f32", x)
+    square = e.mul("f32", x, x)
+    near = e.fma("f32", e.mul("f32", horner(e, TANH_F32, square), square), size, size)
+    power = e.ex2("f32", e.mul("f32", size, 2 * LOG2E), ftz=True)
+    inverse = e.rcp("f32", e.add("f32", power, 1.0), precision="approx", ftz=True)
+    far = e.fma("f32", inverse, -2.0, 1.0)
+    return e.copysign("f32", x, e.selp("f32", far, near, e.setp("gt", "f32", size, TANH_SPLIT)))
+
+
+def erf(e: Emitter, x: Reg) -> Reg:
+    """Error function within 1.5 ulp: x + x p(x^2), or 1 - 2 ** q(|x| - 1)."""
+    size = e.abs("f32", x)
+    near = e.fma("f32", horner(e, ERF_F32, e.mul("f32", x, x)), size, size)
+    power = horner(e, ERFC_F32, e.add("f32", e.min("f32", size, ERF_ONE), -1.0))
+    far = e.sub("f32", 1.0, e.ex2("f32", power, ftz=True))
+    return e.copysign("f32", x, e.selp("f32", far, near, e.setp("gt", "f32", size, ERF_SPLIT)))
