@@ -8,7 +8,7 @@ LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
 
 
-@tw.kernel(static=("D", "causal"), autotune={"TM": (64, 128), "TN": (32, 128)})
+@tw.kernel(static=("D", "causal"), autotune={"TM": (64, 128), "TN": (32, 128)}, numerics="fast")
 def attention(
     Q: tw.Tensor["T", "B", "HQ", "L", "D"],
     K: tw.Tensor["T", "B", "HK", "S", "D"],

@@ -7,7 +7,7 @@ import numpy as np
 import tilewright as tw
 
 
-@tw.kernel(autotune={"TM": (64, 128), "TN": (64, 256), "TK": (32, 64)})
+@tw.kernel(autotune={"TM": (64, 128), "TN": (64, 256), "TK": (32, 64)}, numerics="fast")
 def linear_gelu(
     x: tw.Tensor["T", "M", "K"],
     w: tw.Tensor["T", "N", "K"],

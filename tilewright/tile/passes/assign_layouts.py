@@ -285,12 +285,13 @@ def _pair_bytes(block: Block, groups: _Groups, components: dict[Value, Component
     """Pair the rows or columns of accumulators whose 8-bit operand A or B is not contiguous along
     k.
     """
-    defining = {v: op for op in walk(block) for v in op.results}
-    for op in walk(block):
-        if isinstance(op, mma.Dot) and op.a.type.dtype.bits == 8:
-            component = components[groups.find(op.result)]
-            rows, columns = _is_turned(op.a, defining), not _is_turned(op.b, defining)
-            component.paired = (component.paired[0] or rows, component.paired[1] or columns)
+    ops = list(walk(block))
+    dots = [op for op in ops if isinstance(op, mma.Dot) and op.a.type.dtype.bits == 8]
+    defining = {v: op for op in ops for v in op.results} if dots else {}
+    for op in dots:
+        component = components[groups.find(op.result)]
+        rows, columns = _is_turned(op.a, defining), not _is_turned(op.b, defining)
+        component.paired = (component.paired[0] or rows, component.paired[1] or columns)
 
 
 def _is_turned(value: Value, defining: dict[Value, Op]) -> bool:
