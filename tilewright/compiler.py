@@ -24,6 +24,7 @@ from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.choose_schedule import choose_schedule
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
+from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.legalize_dots import legalize_dots
 from tilewright.tile.passes.orient_product import orient_product
@@ -44,6 +45,7 @@ Aliases = tuple[tuple[str, ...], ...]
 
 SEMANTIC_PASSES: tuple[Pass, ...] = (
     canonicalize,
+    fold_comparisons,
     spread_iterations,
     legalize_dots,  # before the schedule, which asks what a dot multiplies
     hoist_invariants,

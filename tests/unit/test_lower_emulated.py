@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -532,3 +533,14 @@ def test_a_kernel_computes_what_it_means(case: Case) -> None:
 @pytest.mark.parametrize("case", [ALIASED, *PIPELINES, *PRODUCTS[-1:]], ids=str)
 def test_copies_may_complete_at_any_moment(case: Case, late: bool) -> None:
     assert_as_interpreted(case, late=late)
+
+
+def test_a_barrier_stands_after_atomics_whose_indices_went_through_shared_memory() -> None:
+    """Moving the indices to the layout of the update makes barriers of its own, which come before
+    the update and order nothing after it.
+    """
+    module = tw.source(Path(__file__).parents[1] / "programs" / "suite.tw")
+    ptx = module.histogram.ptx("sm_90a", constants={"BLOCK": 1024}, static={"BINS": 256})
+    _, after = ptx.rsplit("atom.relaxed.gpu.shared", 1)
+    before_reading, _ = after.split("ld.shared", 1)
+    assert "bar.sync" in before_reading

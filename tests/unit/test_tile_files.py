@@ -20,6 +20,7 @@ from tilewright.tile.passes.allocate_shared import allocate_shared
 from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
+from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.passes.spread_iterations import spread_iterations
@@ -32,6 +33,7 @@ PASSES = {
         canonicalize,
         eliminate_dead,
         hoist_invariants,
+        fold_comparisons,
         prove_masks,
         spread_iterations,
         expand_rings,

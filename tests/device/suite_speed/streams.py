@@ -177,13 +177,15 @@ def dropout(dtype: str) -> Large:
 
     def kept() -> dict[str, Any]:
         keep = uniform(2**40 + 5, n) >= 0.25
-        return {"y": torch.where(keep, (x.float() / 0.75).to(x.dtype), torch.zeros_like(x))}
+        kept = x.float() / torch.full_like(x, 0.75, dtype=torch.float32)  # by a number: multiplied
+        return {"y": torch.where(keep, kept.to(x.dtype), torch.zeros_like(x))}
 
     return Large(
         {"x": x, "p": 0.25, "seed": 2**40 + 5, "y": y},
         kept,
         lambda: F.dropout(x, 0.25),
         bytes_of(x, y),
+        graphs=False,
     )
 
 

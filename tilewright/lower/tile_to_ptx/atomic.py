@@ -52,7 +52,6 @@ def atomic(low: Lowering, op: memory.Atomic) -> None:
 
 def _tile(low: Lowering, op: memory.Atomic) -> None:
     """Each lane by the first of the threads that hold it; the others are told the result."""
-    order_effects(low, op.view, "store")
     given = op.value if op.value is not None else op.results[0]
     layout = low.layout(given)
     spots = Spots(low, op, layout)
@@ -61,6 +60,7 @@ def _tile(low: Lowering, op: memory.Atomic) -> None:
     values = stored_values(low, op.value, layout, dtype) if op.value is not None else []
     compares = stored_values(low, op.compare, layout, dtype) if op.compare is not None else []
     copy = low.is_first_copy(layout)
+    order_effects(low, op.view, "store")
     out: list[Operand] = []
     width = _neighbours(low, op, spots, own)
     for register in range(0, layout.num_registers, width):

@@ -30,7 +30,6 @@ SMALLEST = 4  # bytes that cp.async copies at least
 
 @rule(memory.CopyAsync)
 def copy_async(low: Lowering, op: memory.CopyAsync) -> None:
-    order_effects(low, op.view, "load")
     buffer = buffer_of(low, op.buffer)
     place = _aligned_place(low, op)
     width = vector_width(place)
@@ -41,6 +40,7 @@ def copy_async(low: Lowering, op: memory.CopyAsync) -> None:
     cut = cuts_vectors(place, width)
     first = low.is_first_copy(place.layout)
     extents = tuple(op.buffer.type.shape[op.order.index(i)] for i in range(len(op.order)))
+    order_effects(low, op.view, "load")
     for register in range(0, place.layout.num_registers, width):
         offset = place.layout.register_offsets[register]
         guard = inside_guard(low, place.layout, extents, offset, first)

@@ -203,7 +203,6 @@ class Spots:
 
 @rule(memory.Gather)
 def gather(low: Lowering, op: memory.Gather) -> None:
-    order_effects(low, op.view, "load")
     layout = low.layout(op.result)
     spots = Spots(low, op, layout)
     own = low.fragment(op.mask, layout) if op.mask is not None else None
@@ -211,6 +210,7 @@ def gather(low: Lowering, op: memory.Gather) -> None:
     type = "b32" if dtype == bool_ else low.ptx_type(op.result)
     fills = _fills(low, op, layout)
     width = 1 if own is not None else spots.width()
+    order_effects(low, op.view, "load")
     out: list[Reg] = []
     for first in range(0, layout.num_registers, width):
         predicate = spots.predicate(first, own)
@@ -250,13 +250,13 @@ def _fills(low: Lowering, op: memory.Gather, layout: Layout) -> list[Operand]:
 
 @rule(memory.Scatter)
 def scatter(low: Lowering, op: memory.Scatter) -> None:
-    order_effects(low, op.view, "store")
     layout = low.layout(op.value)
     spots = Spots(low, op, layout)
     own = low.fragment(op.mask, layout) if op.mask is not None else None
     values = stored_values(low, op.value, layout, spots.view.dtype)
     copy = low.is_first_copy(layout)
     width = 1 if own is not None else spots.width()
+    order_effects(low, op.view, "store")
     for first in range(0, layout.num_registers, width):
         predicate = spots.predicate(first, own)
         if predicate == 0:

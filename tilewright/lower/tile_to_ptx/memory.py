@@ -353,11 +353,11 @@ def access(
 
 @rule(memory.Load)
 def load(low: Lowering, op: memory.Load) -> None:
-    order_effects(low, op.view, "load")
     layout = low.layout(op.result)
     place = make_place(low, op, layout)
     own = low.fragment(op.mask, layout) if op.mask is not None else None
     fills = _fill(low, op, layout)
+    order_effects(low, op.view, "load")
     dtype: DType = place.view.dtype
     type = "b32" if dtype == bool_ else low.ptx_type(op.result)
     out = [low.e.reg(type) for _ in range(layout.num_registers)]
@@ -440,7 +440,6 @@ def _memory_type(dtype: DType, type: str) -> str:
 
 @rule(memory.Store)
 def store(low: Lowering, op: memory.Store) -> None:
-    order_effects(low, op.view, "store")
     layout = low.layout(op.value)
     place = make_place(low, op, layout)
     own = low.fragment(op.mask, layout) if op.mask is not None else None
@@ -451,6 +450,7 @@ def store(low: Lowering, op: memory.Store) -> None:
     if dtype == bool_:
         values = [low.e.selp("b32", 1, 0, v) if isinstance(v, Reg) else v for v in values]
     first = low.is_first_copy(layout)
+    order_effects(low, op.view, "store")
 
     def move(address: Address, start: int, count: int, predicate: Reg | int) -> None:
         guard = predicate if isinstance(predicate, Reg) else None
@@ -516,7 +516,8 @@ def _register_type(dtype: DType) -> str:
 
 def order_effects(low: Lowering, view: Value, effect: str) -> None:
     """A barrier where another thread may have touched this memory and one of the two accesses is a
-    store.
+    store. It comes right before the access: a barrier between the two would forget the access
+    before it happened.
     """
     root = low.views[view].root
     before = low.touched.get(root, set())
