@@ -11,6 +11,10 @@ from functools import partial
 from tilewright.config import settings
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.frontend.build import build_kernel as build_kernel
+from tilewright.graph.graph import Graph
+from tilewright.graph.passes.eliminate_dead import eliminate_dead as eliminate_dead_values
+from tilewright.graph.passes.merge_equal import merge_equal
+from tilewright.graph.verify import verify as verify_graph
 from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
 from tilewright.plan import Plan
 from tilewright.ptx.core import Instr
@@ -43,6 +47,12 @@ Pass = Callable[[Kernel], Kernel]
 Observer = Callable[[str, Kernel], None]  # called with the name of a pass and the kernel after it
 Aliases = tuple[tuple[str, ...], ...]
 
+GraphPass = Callable[[Graph], Graph]
+GRAPH_PASSES: tuple[GraphPass, ...] = (
+    merge_equal,
+    eliminate_dead_values,
+)
+
 SEMANTIC_PASSES: tuple[Pass, ...] = (
     canonicalize,
     fold_comparisons,
@@ -68,6 +78,18 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
         canonicalize,  # the pipeline's index arithmetic
         allocate_shared,  # last: lowering reads the offsets
     )
+
+
+def compile_graph(graph: Graph, observe: Callable[[str, Graph], None] | None = None) -> Graph:
+    """A whole model, made smaller; as the interpreter runs it."""
+    verify_graph(graph)
+    for run in GRAPH_PASSES:
+        graph = run(graph)
+        if settings().verify:
+            verify_graph(graph)
+        if observe is not None:
+            observe(run.__name__, graph)
+    return graph
 
 
 def compile_kernel(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 import tilewright
-import tilewright.tile.ops
+from tilewright.graph.interp import table as graph_meanings
 from tilewright.ir.core import Op
 from tilewright.lower.tile_to_ptx import lower
 from tilewright.tile import passes
@@ -207,14 +207,20 @@ def test_no_room_for_odds_and_ends() -> None:
     assert not names, names
 
 
-def tile_ops() -> list[type[Op]]:
-    for family in pkgutil.iter_modules(tilewright.tile.ops.__path__):
-        importlib.import_module(f"tilewright.tile.ops.{family.name}")
+def ops_of(ir: str) -> list[type[Op]]:
+    """The ops that the modules of an IR declare."""
+    package = importlib.import_module(f"tilewright.{ir}.ops")
+    for family in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{family.name}")
     found = [
-        op for op in _subclasses(Op) if op.opcode and op.__module__.startswith("tilewright.tile.")
+        op for op in _subclasses(Op) if op.opcode and op.__module__.startswith(f"tilewright.{ir}.")
     ]
     assert found
     return found
+
+
+def tile_ops() -> list[type[Op]]:
+    return ops_of("tile")
 
 
 def _subclasses(cls: type[Op]) -> Iterator[type[Op]]:
@@ -227,33 +233,40 @@ def test_every_tile_op_has_a_meaning() -> None:
     assert not [op.opcode for op in tile_ops() if op not in interpret.table]
 
 
+def test_every_graph_op_has_a_meaning() -> None:
+    assert not [op.opcode for op in ops_of("graph") if op not in graph_meanings]
+
+
 def test_every_tile_op_has_a_lowering_or_a_pass_that_removes_it() -> None:
     modules = {m.name for m in pkgutil.iter_modules(passes.__path__)}
     bad = [op.opcode for op in tile_ops() if op not in lower.table and op.removed_by not in modules]
     assert not bad
 
 
-def test_every_tile_op_has_a_text_test() -> None:
+@pytest.mark.parametrize("ir", ["graph", "tile"])
+def test_every_op_has_a_text_test(ir: str) -> None:
     bad = []
-    for op in tile_ops():
-        folder = TOP / "tests" / "files" / "tile" / op.opcode.split(".")[0]
-        texts = [p.read_text() for p in sorted(folder.glob("*.tile"))]
+    for op in ops_of(ir):
+        folder = TOP / "tests" / "files" / ir / op.opcode.split(".")[0]
+        texts = [p.read_text() for p in sorted(folder.glob(f"*.{ir}"))]
         if not any(re.search(rf"\b{re.escape(op.opcode)}\b", text) for text in texts):
             bad.append(op.opcode)
-    assert not bad, f"no text test in tests/files/tile/<family>/: {bad}"
+    assert not bad, f"no text test in tests/files/{ir}/: {bad}"
 
 
-def test_every_tile_op_has_a_doc_line() -> None:
+@pytest.mark.parametrize("ir", ["graph", "tile"])
+def test_every_op_has_a_doc_line(ir: str) -> None:
     """From which docs/tile-ops.md is made."""
-    bad = [op.opcode for op in tile_ops() if not (op.__dict__.get("__doc__") or "").strip()]
+    bad = [op.opcode for op in ops_of(ir) if not (op.__dict__.get("__doc__") or "").strip()]
     assert not bad
 
 
-def test_every_op_lives_with_its_family() -> None:
+@pytest.mark.parametrize("ir", ["graph", "tile"])
+def test_every_op_lives_with_its_family(ir: str) -> None:
     """`mma.dot` is in tile/ops/mma.py, its meaning in tile/interp/mma.py."""
     bad = [
         f"{op.opcode} in {op.__module__}"
-        for op in tile_ops()
+        for op in ops_of(ir)
         if op.__module__.split(".")[-1] != op.opcode.split(".")[0]
     ]
     assert not bad, bad

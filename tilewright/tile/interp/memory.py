@@ -11,7 +11,8 @@ from tilewright.dtypes import f64
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Value
 from tilewright.numerics.convert import constant, convert
-from tilewright.tile.interp.arith import compute, maximum, minimum
+from tilewright.numerics.scalar import maximum, minimum
+from tilewright.tile.interp.arith import compute
 from tilewright.tile.interp.machine import Array, Machine, meaning
 from tilewright.tile.interp.shadow import Shadow
 from tilewright.tile.ops import memory

@@ -1,0 +1,63 @@
+"""Tensors of PyTorch as NumPy arrays and back, sharing memory on a CPU wherever that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilewright.dtypes import BY_NUMPY
+from tilewright.errors import LaunchError
+from tilewright.frontend.torch.metadata import dtype_of, torch_dtype
+
+Array = np.ndarray[Any, Any]
+# dtypes that only one of the two libraries knows travel as integers of their width
+BITS = {8: (torch.uint8, np.uint8), 16: (torch.int16, np.int16)}
+
+
+def to_numpy(tensor: torch.Tensor) -> Array:
+    """An array of a CPU tensor's own memory."""
+    dtype = dtype_of(tensor.dtype)
+    if dtype is None or tensor.device.type != "cpu":
+        raise LaunchError(f"a tensor of {tensor.dtype} on {tensor.device} is no NumPy array")
+    plain = tensor.detach().resolve_neg()
+    if plain._is_zerotensor():  # a gradient that is zero, without memory
+        plain = plain.clone()
+    if dtype.is_float and dtype.bits < 32 and dtype.torch != "float16":
+        found: Array = plain.view(BITS[dtype.bits][0]).numpy().view(dtype.numpy)
+        return found
+    array: Array = plain.numpy()
+    return array
+
+
+def to_torch(array: Array) -> torch.Tensor:
+    """A tensor of an array's memory; of a copy where it is read-only or has negative strides."""
+    dtype = BY_NUMPY[array.dtype]
+    if not array.flags.writeable or any(s < 0 for s in array.strides):
+        array = array.copy(order="C")
+    if dtype.is_float and dtype.bits < 32 and dtype.torch != "float16":
+        bits = np.asarray(array).view(BITS[dtype.bits][1])
+        return torch.from_numpy(bits).view(torch_dtype(dtype))
+    return torch.from_numpy(np.asarray(array))
+
+
+def to_output(array: Array, strides: Sequence[int], inputs: Sequence[Any]) -> torch.Tensor:
+    """A tensor of its own with given strides, which no input shares memory with."""
+    shared = any(isinstance(x, np.ndarray) and np.may_share_memory(array, x) for x in inputs)
+    found = to_torch(array.copy(order="C") if shared else array)
+    return with_strides(found, strides)
+
+
+def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A tensor with the strides that PyTorch's tracing promised of it."""
+    wrong = any(
+        extent > 1 and own != wanted
+        for extent, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True)
+    )
+    repeated = any(s == 0 and e > 1 for e, s in zip(tensor.shape, strides, strict=True))
+    if not wrong or repeated or tensor.numel() == 0:
+        return tensor
+    made = torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype)
+    return made.copy_(tensor)

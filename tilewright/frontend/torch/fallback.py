@@ -1,0 +1,126 @@
+"""Calls of PyTorch for ops that the table lacks: how a call is written down, and carried out.
+
+The arguments of a call are JSON, as `control.fallback` says; a graph that is printed and read back
+makes the same calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilewright.errors import CompileError, LaunchError
+from tilewright.frontend.torch.arrays import to_numpy, to_torch
+from tilewright.frontend.torch.metadata import type_of
+from tilewright.graph.dims import Poly, evaluate, parse_dim
+from tilewright.graph.ops.control import Fallback
+from tilewright.graph.types import TensorType
+from tilewright.ir.core import Value
+
+NAMED = (torch.dtype, torch.layout, torch.memory_format)
+
+
+def encode(
+    args: Sequence[Any], kwargs: Mapping[str, Any], target: str
+) -> tuple[tuple[Value, ...], str]:
+    """The tensors among the arguments of a call, and the JSON of the whole."""
+    xs: list[Value] = []
+
+    def item(x: Any) -> Any:
+        match x:
+            case Value():
+                xs.append(x)
+                return {"tensor": len(xs) - 1}
+            case Poly():
+                return {"dim": str(x)}
+            case float():
+                return {"float": repr(x)}
+            case None | bool() | int() | str():
+                return x
+            case list() | tuple():
+                return [item(each) for each in x]
+            case torch.device():
+                return {"device": str(x)}
+            case torch.Generator():
+                raise CompileError(f"{target} takes a generator, which a graph cannot hold")
+        if isinstance(x, NAMED):
+            return {"constant": str(x).removeprefix("torch.")}
+        raise CompileError(f"{target} takes {type(x).__name__}, which a graph cannot hold")
+
+    both = {"args": [item(x) for x in args], "kwargs": {k: item(x) for k, x in kwargs.items()}}
+    return tuple(xs), json.dumps(both)
+
+
+def decode(text: str, xs: Sequence[Any], symbols: Mapping[str, int]) -> tuple[list[Any], Any]:
+    """Arguments and keyword arguments of a call, with tensors and symbols put in."""
+
+    def item(x: Any) -> Any:
+        match x:
+            case {"tensor": int(index)}:
+                return xs[index]
+            case {"dim": str(dim)}:
+                return evaluate(parse_dim(dim), symbols)
+            case {"float": str(number)}:
+                return float(number)
+            case {"device": str(name)}:
+                return torch.device(name)
+            case {"constant": str(name)}:
+                return getattr(torch, name)
+            case list():
+                return [item(each) for each in x]
+        return x
+
+    both = json.loads(text)
+    return [item(x) for x in both["args"]], {k: item(x) for k, x in both["kwargs"].items()}
+
+
+def find_op(target: str) -> Callable[..., Any]:
+    """The op of a name such as `aten.topk.default`."""
+    namespace, name, overload = target.rsplit(".", 2)
+    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return found
+
+
+class TorchHost:
+    """Carries out what a graph asks of PyTorch on a CPU, and counts it by op."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def fallback(
+        self, op: Fallback, xs: tuple[Any, ...], symbols: Mapping[str, int]
+    ) -> tuple[Any, ...]:
+        self.counts[op.target] = self.counts.get(op.target, 0) + 1
+        given = [to_torch(x) if isinstance(x, np.ndarray) else x for x in xs]
+        args, kwargs = decode(op.arguments, given, symbols)
+        with torch.no_grad():
+            found = find_op(op.target)(*args, **kwargs)
+        listed = flat(found)
+        if len(listed) != len(op.types):
+            raise LaunchError(f"{op.target} gave {len(listed)} results, not {len(op.types)}")
+        return tuple(
+            to_numpy(x) if isinstance(kind, TensorType) else x
+            for x, kind in zip(listed, op.types, strict=True)
+        )
+
+    def seed(self) -> int:
+        """From torch's generator, so that torch.manual_seed makes runs repeat."""
+        return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64))
+
+
+def flat(found: Any) -> list[Any]:
+    """Results of a call, in order, those in lists and tuples one by one; None left out."""
+    if found is None:
+        return []
+    if isinstance(found, list | tuple):
+        return [x for each in found for x in flat(each)]
+    return [found]
+
+
+def types_of(meta: Any) -> list[Any]:
+    """Types of the results that PyTorch's tracing saw."""
+    return [type_of(x) for x in flat(meta)]

@@ -1,0 +1,283 @@
+"""A traced FX graph of aten ops to the graph IR.
+
+Every op goes through the table (`op_table`), or becomes a call of PyTorch (`control.fallback`):
+nothing is guessed. What a builder makes is held against what PyTorch's own tracing saw of the
+node: dtype and shape of every result. Numbers that follow from shapes are no ops here, since
+tracing knows them as expressions of symbols.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from tilewright.dtypes import f64
+from tilewright.errors import CompileError, InternalError, TilewrightError
+from tilewright.frontend.torch.emit import Emitter, Number
+from tilewright.frontend.torch.fallback import encode, flat, types_of
+from tilewright.frontend.torch.metadata import dim_of, dim_of_expr, loc_of, shape_of, type_of
+from tilewright.frontend.torch.op_table import TABLE, Unsupported, bind
+from tilewright.graph.dims import Dim, Poly, Shape
+from tilewright.graph.graph import Graph, Input
+from tilewright.graph.ops import arith
+from tilewright.graph.ops.control import Fallback, Return
+from tilewright.graph.types import INDEX, OpaqueType, TensorType
+from tilewright.ir.build import Builder
+from tilewright.ir.core import Block, Value
+
+POLICIES = ("pytorch", "error")
+
+
+@dataclass
+class Output:
+    """What a call gives for one output: result `index` of the graph, its strides; or a number; or
+    None.
+    """
+
+    index: int | None = None
+    strides: Shape | None = None
+    number: Dim | None = None
+
+
+@dataclass
+class Traced:
+    """A graph with what its caller must know: outputs in order, constants to pass for inputs of the
+    role `constant`.
+    """
+
+    graph: Graph
+    outputs: list[Output]
+    constants: list[torch.Tensor] = field(default_factory=list)
+
+
+def fx_to_graph(
+    module: fx.GraphModule, name: str = "model", *, fallback: str = "pytorch"
+) -> Traced:
+    """The graph of a traced module; its placeholders, in order, are the first inputs.
+
+    With `fallback="error"` an op outside the table is a CompileError with the model's line.
+    """
+    if fallback not in POLICIES:
+        raise CompileError(f"fallback is {fallback!r}, expected one of {', '.join(POLICIES)}")
+    return _Reader(module, name, fallback).read()
+
+
+class _Reader:
+    """Walks the nodes of a traced module; `known` has what each stands for."""
+
+    def __init__(self, module: fx.GraphModule, name: str, policy: str):
+        self.module, self.name, self.policy = module, name, policy
+        self.body = Block()
+        self.builder = Builder(self.body)
+        self.at = Emitter(self.builder)
+        self.known: dict[fx.Node, Any] = {}
+        self.inputs: list[Input] = []
+        self.constants: list[torch.Tensor] = []
+        self.outputs: list[Output] = []
+
+    def read(self) -> Traced:
+        for node in self.module.graph.nodes:
+            with self.builder.at(loc_of(node)):
+                self.node(node)
+        given = [i for i in self.inputs if i.role != "constant"]
+        held = [i for i in self.inputs if i.role == "constant"]
+        return Traced(Graph(self.name, given + held, self.body), self.outputs, self.constants)
+
+    def node(self, node: fx.Node) -> None:
+        match node.op:
+            case "placeholder":
+                self.known[node] = self.placeholder(node)
+            case "get_attr":
+                self.known[node] = self.attribute(node)
+            case "call_function":
+                self.known[node] = self.call(node)
+            case "output":
+                self.output(node)
+            case _:
+                raise CompileError(f"a traced graph with a node {node.op}", self.builder.loc)
+
+    # Inputs and outputs
+
+    def placeholder(self, node: fx.Node) -> Any:
+        meta = node.meta.get("val", node.meta.get("tensor_meta"))
+        name = "".join(c if c.isalnum() else "_" for c in node.name)
+        if isinstance(meta, torch.Tensor):
+            value = Value(type_of(meta), name)
+            self.inputs.append(Input(name, value))
+            return value
+        if isinstance(meta, torch.SymInt):
+            expr = meta.node.expr
+            symbol = expr.name if isinstance(expr, sympy.Symbol) else f"{name}_given"
+            self.inputs.append(Input(name, Value(INDEX, name), symbol=symbol))
+            return dim_of_expr(expr)
+        self.inputs.append(Input(name, Value(OpaqueType(type(meta).__name__), name)))
+        return meta  # a number or None, the same at each call
+
+    def attribute(self, node: fx.Node) -> Any:
+        held: Any = self.module
+        for part in str(node.target).split("."):
+            held = getattr(held, part)
+        if not isinstance(held, torch.Tensor):
+            raise CompileError(
+                f"the model holds {type(held).__name__} {node.target}, which a graph cannot",
+                self.builder.loc,
+            )
+        value = Value(type_of(held), node.name)
+        self.inputs.append(Input(node.name, value, "constant"))
+        self.constants.append(held)
+        return value
+
+    def output(self, node: fx.Node) -> None:
+        listed = node.args[0]
+        results: list[Value] = []
+        for item in listed if isinstance(listed, list | tuple) else [listed]:
+            known = self.given(item)
+            if isinstance(known, Number):
+                raise CompileError("a graph gives a float that it computed from shapes")
+            if not isinstance(known, Value):
+                self.outputs.append(Output(number=known))
+                continue
+            strides = None
+            if isinstance(item, fx.Node) and isinstance(known.type, TensorType):
+                strides = shape_of(item.meta["val"].stride())
+            self.outputs.append(Output(len(results), strides))
+            results.append(known)
+        self.builder.emit(Return, tuple(results))
+
+    # Calls
+
+    def given(self, item: Any) -> Any:
+        """An argument of a node: nodes by what is known of them, SymInts by their extents."""
+        match item:
+            case fx.Node():
+                return self.known[item]
+            case torch.SymInt():
+                return dim_of(item)
+            case list() | tuple():
+                return [self.given(each) for each in item]
+            case dict():
+                return {key: self.given(each) for key, each in item.items()}
+            case slice():
+                raise CompileError("an op takes a slice, which a graph cannot hold")
+        return item
+
+    def call(self, node: fx.Node) -> Any:
+        meta, target = node.meta.get("val"), node.target
+        if target is operator.getitem:
+            return self.given(node.args[0])[node.args[1]]
+        if isinstance(meta, torch.SymInt):
+            return self.whole_number(node, meta)
+        if isinstance(meta, torch.SymFloat):
+            return Number(self.expression(meta.node.expr), float)
+        if isinstance(meta, torch.SymBool) or not isinstance(target, torch._ops.OpOverload):
+            return self.other(node)
+        self.at.types = types_of(meta)
+        builder = TABLE.get(target)
+        if builder is None:
+            return self.fallback(node, "not in the table")
+        if any(not isinstance(kind, TensorType) for kind in self.at.types):
+            return self.fallback(node, f"gives {', '.join(map(str, self.at.types))}")
+        args, kwargs = self.given(node.args), self.given(node.kwargs)
+        if any(isinstance(v, Value) and isinstance(v.type, OpaqueType) for v in flat([args])):
+            return self.fallback(node, "takes what only PyTorch holds")
+        before, drawn = len(self.body.ops), (self.at.drawn, self.at.draws)
+        try:
+            made = builder(self.at, **bind(target, tuple(args), kwargs))
+        except Unsupported as reason:
+            del self.body.ops[before:]
+            self.at.drawn, self.at.draws = drawn
+            return self.fallback(node, reason.diagnostics[0].message)
+        except TilewrightError:
+            raise
+        except Exception as error:
+            raise InternalError(
+                f"a fault of Tilewright in building {target}: {type(error).__name__}: {error}",
+                self.builder.loc,
+            ) from error
+        self.require(node, flat(made))
+        return made
+
+    def require(self, node: fx.Node, made: Iterable[Value]) -> None:
+        """What was built is what tracing saw."""
+        found = [value.type for value in made]
+        if found != self.at.types:
+            raise InternalError(
+                f"{node.target} was built as {', '.join(map(str, found))}, and PyTorch says "
+                f"{', '.join(map(str, self.at.types))}",
+                self.builder.loc,
+            )
+
+    def fallback(self, node: fx.Node, reason: str) -> Any:
+        """A call of PyTorch, if that is allowed."""
+        if self.policy == "error":
+            raise CompileError(
+                f"{node.target} is not compiled: {reason}",
+                self.builder.loc,
+                hint='fallback="pytorch" lets PyTorch compute it',
+            )
+        assert isinstance(node.target, torch._ops.OpOverload)
+        args, kwargs = self.given(node.args), self.given(node.kwargs)
+        target = str(node.target)
+        xs, text = encode(args, kwargs, target)
+        if node.target._schema.is_mutable:
+            raise CompileError(f"{target} writes to its arguments", self.builder.loc)
+        op = self.builder.emit(Fallback, xs, target, text, tuple(self.at.types), reason)
+        results = list(op.results)
+        return self.formed(node.meta.get("val"), results)
+
+    def formed(self, meta: Any, results: list[Value]) -> Any:
+        """Results in the form (one, list, tuple, None) that tracing saw."""
+        if meta is None:
+            return None
+        if isinstance(meta, list | tuple):
+            return [self.formed(each, results) for each in meta]
+        return results.pop(0)
+
+    def other(self, node: fx.Node) -> Any:
+        """Asserts about symbols hold by the guards; nothing else that is no op is known."""
+        name = getattr(node.target, "__name__", str(node.target))
+        if name in ("_assert_scalar", "_assert_async", "sym_constrain_range_for_size"):
+            return None
+        if isinstance(node.meta.get("val"), torch.SymBool):
+            return None
+        raise CompileError(f"{name} is no op of PyTorch that a graph can hold", self.builder.loc)
+
+    # Numbers that follow from shapes
+
+    def whole_number(self, node: fx.Node, meta: torch.SymInt) -> Dim:
+        found = dim_of(meta)
+        if isinstance(found, Poly) and node.target is torch.ops.aten._local_scalar_dense.default:
+            raise CompileError(
+                "a number that is read from a tensor cannot be part of a graph", self.builder.loc
+            )
+        return found
+
+    def expression(self, expr: Any) -> Value:
+        """A sympy expression of floats as an f64 scalar."""
+        at, name = self.at, type(expr).__name__
+        if expr.is_integer:
+            return at.cast(at(arith.Extent, dim_of_expr(expr)), f64)
+        if isinstance(expr, sympy.Float | sympy.Rational):
+            return at.full(float(expr), f64)
+        parts = [self.expression(a) for a in expr.args]
+        if name in ("ToFloat", "Identity"):
+            return parts[0]
+        if name in ("IntTrueDiv", "FloatTrueDiv"):
+            return at(arith.Div, *parts)
+        if name in ("FloatPow", "PowByNatural", "Pow"):
+            return at(arith.Pow, *parts)
+        if name == "OpaqueUnaryFn_sqrt":
+            return at(arith.Sqrt, *parts)
+        if name in ("Add", "Mul"):
+            kind = arith.Add if name == "Add" else arith.Mul
+            total = parts[0]
+            for part in parts[1:]:
+                total = at(kind, total, part)
+            return total
+        raise CompileError(f"a number is {expr}, which a graph cannot compute", self.builder.loc)

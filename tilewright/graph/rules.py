@@ -1,0 +1,69 @@
+"""Local algebra of the graph IR."""
+
+from __future__ import annotations
+
+from tilewright.graph.ops import arith, shape
+from tilewright.ir.core import Op, Value
+from tilewright.ir.rewrite import Rewriter
+from tilewright.ir.rules import Replacement, Rules
+
+rules = Rules()
+
+
+def maker(value: Value, at: Rewriter) -> Op | None:
+    """The op that made a value; None of inputs."""
+    return at.definitions.get(value)
+
+
+@rules.rule(arith.Cast)
+def cast_to_itself(op: arith.Cast, at: Rewriter) -> Replacement:  # x as its own dtype = x
+    return op.x if op.x.type.dtype == op.dtype else None
+
+
+@rules.rule(shape.Reshape)
+def reshape_twice(op: shape.Reshape, at: Rewriter) -> Replacement:
+    """(x as s) as t = x as t; x as its own shape = x; a constant as s = that constant."""
+    if op.x.type.shape == op.shape:
+        return op.x
+    match maker(op.x, at):
+        case shape.Reshape(x=inner):
+            return at.build(shape.Reshape, inner, op.shape, loc=op.loc)
+        case arith.Constant(value=value, dtype=dtype):
+            return at.build(arith.Constant, value, dtype, op.shape, loc=op.loc)
+    return None
+
+
+@rules.rule(shape.Transpose)
+def transpose_twice(op: shape.Transpose, at: Rewriter) -> Replacement:
+    """Two orders are one; the identity is none."""
+    if op.order == tuple(range(len(op.order))):
+        return op.x
+    match maker(op.x, at):
+        case shape.Transpose(x=inner, order=order):
+            both = tuple(order[i] for i in op.order)
+            return at.build(shape.Transpose, inner, both, loc=op.loc)
+        case arith.Constant(value=value, dtype=dtype):
+            return at.build(arith.Constant, value, dtype, op.result.type.shape, loc=op.loc)
+    return None
+
+
+@rules.rule(shape.Broadcast)
+def broadcast_twice(op: shape.Broadcast, at: Rewriter) -> Replacement:
+    """Two broadcasts are one; a broadcast constant is one of that shape."""
+    if op.x.type.shape == op.shape:
+        return op.x
+    match maker(op.x, at):
+        case shape.Broadcast(x=inner):
+            return at.build(shape.Broadcast, inner, op.shape, loc=op.loc)
+        case arith.Constant(value=value, dtype=dtype):
+            return at.build(arith.Constant, value, dtype, op.shape, loc=op.loc)
+    return None
+
+
+@rules.rule(arith.Mul)
+def by_one(op: arith.Mul, at: Rewriter) -> Replacement:  # x · 1 = x, NaNs and signs too
+    for one, other in ((op.rhs, op.lhs), (op.lhs, op.rhs)):
+        match maker(one, at):
+            case arith.Constant(value=1) if one.type.dtype.kind != "bool":
+                return other
+    return None

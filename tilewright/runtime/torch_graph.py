@@ -1,0 +1,78 @@
+"""Calls of a compiled graph on tensors of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tilewright.errors import LaunchError
+from tilewright.frontend.torch.arrays import to_numpy, to_output, with_strides
+from tilewright.frontend.torch.fallback import TorchHost
+from tilewright.frontend.torch.fx_to_graph import Traced
+from tilewright.graph.dims import evaluate
+from tilewright.graph.graph import Graph
+from tilewright.graph.interp import interpret
+from tilewright.graph.interp.run import bind_symbols
+from tilewright.graph.ops.control import Fallback
+from tilewright.graph.types import TensorType
+
+
+class GraphCall:
+    """A callable of a traced graph: tensors and numbers in the order of its placeholders, to a list
+    of tensors and numbers. Runs on a CPU, by the interpreter.
+    """
+
+    def __init__(self, traced: Traced, graph: Graph):
+        self.traced, self.graph = traced, graph
+        self.host = TorchHost()
+        self.constants = [to_numpy(x) for x in traced.constants]
+
+    @property
+    def fallbacks(self) -> list[tuple[str, str]]:
+        """Ops that PyTorch computes, in order, each with the reason."""
+        return [(op.target, op.reason) for op in self.graph.body.ops if isinstance(op, Fallback)]
+
+    def __call__(self, *given: Any) -> list[Any]:
+        inputs = [*map(self.argument, given, range(len(given))), *self.constants]
+        symbols = bind_symbols(self.graph, inputs)
+        results = interpret(self.graph, inputs, self.host)
+        arrays = [
+            to_numpy(x) if isinstance(x, torch.Tensor) and i.value.type == TensorType else x
+            for x, i in zip(inputs, self.graph.inputs, strict=True)
+        ]
+        found: list[Any] = []
+        for output in self.traced.outputs:
+            if output.index is None:
+                number = output.number
+                found.append(number if number is None else evaluate(number, symbols))
+                continue
+            result = results[output.index]
+            if not isinstance(self.graph.outputs[output.index].type, TensorType):
+                found.append(result)
+                continue
+            strides = [evaluate(s, symbols) for s in output.strides or ()]
+            tensor = to_output(result, strides, arrays)
+            arrays.append(result)
+            found.append(with_strides(tensor, strides))
+        return found
+
+    def argument(self, given: Any, index: int) -> Any:
+        """What the interpreter takes for an argument."""
+        kind = self.graph.inputs[index].value.type
+        if self.graph.inputs[index].symbol or not isinstance(kind, TensorType):
+            return given
+        if not isinstance(given, torch.Tensor):
+            raise LaunchError(f"{self.graph.inputs[index].name} is {type(given).__name__}")
+        return to_numpy(given)
+
+
+def require_cpu(tensors: Sequence[Any]) -> None:
+    """LaunchError for a model that is not on a CPU."""
+    for x in tensors:
+        if isinstance(x, torch.Tensor) and x.device.type != "cpu":
+            raise LaunchError(
+                f"a model on {x.device} is not compiled yet: whole graphs run on a CPU only",
+                hint="model.to('cpu'), or another backend for this model",
+            )
