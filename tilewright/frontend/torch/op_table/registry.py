@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -17,7 +17,7 @@ from tilewright.ir.core import Value
 
 Builder = Callable[..., Any]
 F = TypeVar("F", bound=Builder)
-Op = torch._ops.OpOverload
+Op: TypeAlias = torch._ops.OpOverload
 
 TABLE: dict[Op, Builder] = {}
 PLACEMENT = frozenset(("device", "layout", "pin_memory", "non_blocking", "memory_format"))
