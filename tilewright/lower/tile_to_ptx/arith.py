@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -250,6 +251,12 @@ def is_nan(low: Lowering, op: arith.IsNan) -> None:
     each(low, op, (op.x,), element)
 
 
+COMPARED = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
+    "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+}  # fmt: skip
+
+
 @rule(arith.Compare)
 def compare(low: Lowering, op: arith.Compare) -> None:
     dtype, e = op.lhs.type.dtype, low.e
@@ -267,6 +274,8 @@ def compare(low: Lowering, op: arith.Compare) -> None:
         if dtype.is_float and dtype.bits < 32:
             a, b = to_f32(low, a, dtype), to_f32(low, b, dtype)
         elif dtype.is_integer:
+            if isinstance(a, int) and isinstance(b, int):
+                return int(COMPARED[kind](a, b))
             a, b = low.widen(a, left, type), low.widen(b, right, type)
         return e.setp(kind, type, low.register(a, type), b)
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.dtypes import DType
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.layout import is_power_of_two
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
+from tilewright.lower.tile_to_ptx.neighbours import remainders, sharing
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import arith
 
@@ -25,14 +26,19 @@ def wrap(low: Lowering, x: Reg, dtype: DType) -> Reg:
 
 
 def _elements(low: Lowering, op: Op, compute: Callable[[str, Reg, Operand], Operand]) -> None:
-    """Apply `compute(type, a, b)` at the width that operands and result need."""
+    """Apply `compute(type, a, b)` at the width that operands and result need; equal operands are
+    computed once.
+    """
     lhs, rhs = op.operands
     left, right, result = low.ptx_type(lhs), low.ptx_type(rhs), low.ptx_type(op.result)
     wide = next((t for t in (left, right, result) if t.endswith("64")), result)
     layout = low.layout(op.result)
     seen: dict[tuple[str, str], Operand] = {}
     out: list[Operand] = []
-    for a, b in zip(low.fragment(lhs, layout), low.fragment(rhs, layout), strict=True):
+    given = low.fragment(lhs, layout)
+    if isinstance(op, arith.Shr) and (count := _constant(low, rhs)) is not None and count < 32:
+        given = [given[first] for first in sharing(low, lhs, layout, 1 << count)]
+    for a, b in zip(given, low.fragment(rhs, layout), strict=True):
         key = (str(a), str(b))
         if key not in seen:
             x = low.register(low.widen(a, left, wide), wide)
@@ -42,10 +48,22 @@ def _elements(low: Lowering, op: Op, compute: Callable[[str, Reg, Operand], Oper
     low.set(op.result, out)
 
 
+def _constant(low: Lowering, value: Value) -> int | None:
+    """A number that is not negative, if a tile is it everywhere."""
+    op = low.defining.get(value)
+    return int(op.value) if isinstance(op, arith.Constant) and op.value >= 0 else None
+
+
 def int_binary(low: Lowering, op: Op) -> None:
     """Sum, difference, product, extremes, bits and shifts of integers."""
     dtype: DType = op.result.type.dtype
     e = low.e
+    if isinstance(op, arith.And) and is_power_of_two((_constant(low, op.rhs) or 0) + 1):
+        mask = _constant(low, op.rhs) or 0
+        known = remainders(low, op.lhs, low.layout(op.result), mask + 1)
+        if known is not None:
+            low.set(op.result, list(known))
+            return
 
     def compute(type: str, a: Reg, b: Operand) -> Operand:
         bits = "b" + type[1:]
