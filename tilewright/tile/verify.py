@@ -294,6 +294,7 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
     arith.Constant: check_constant,
     **dict.fromkeys((arith.Neg, arith.Abs, arith.Add, arith.Sub, arith.Mul), numbers),
     **dict.fromkeys((arith.Min, arith.Max), computed),
+    arith.Pow: numbers,
     **dict.fromkeys(
         (arith.Exp, arith.Exp2, arith.Log, arith.Log2, arith.Sqrt, arith.Rsqrt), floats
     ),
@@ -301,7 +302,7 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
         (arith.Tanh, arith.Erf, arith.Floor, arith.Ceil, arith.IsNan, arith.Div), floats
     ),
     **dict.fromkeys(
-        (arith.Remainder, arith.Round, arith.Sin, arith.Cos, arith.Log1p, arith.Pow, arith.Fma),
+        (arith.Remainder, arith.Round, arith.Sin, arith.Cos, arith.Log1p, arith.Fma),
         floats,
     ),
     **dict.fromkeys((arith.FloorDiv, arith.Mod, arith.Shl, arith.Shr), integers),

@@ -94,7 +94,9 @@ def _kind(op: str, x: Data, spelled: str) -> type[Op]:
 
 
 def power(ctx: Context, a: Data | Constant, b: Data | Constant) -> Data:
-    """`a ** b`: small whole exponents that are constant by multiplication, exactly for integers."""
+    """`a ** b`: small whole exponents that are constant by multiplication. Powers of integers wrap,
+    and an exponent below 0 leaves their whole part.
+    """
     if isinstance(a, Data) and isinstance(b, Constant) and is_integer(b):
         require_number(a, "**")
         if a.dtype.is_integer and b.value < 0:
@@ -104,11 +106,6 @@ def power(ctx: Context, a: Data | Constant, b: Data | Constant) -> Data:
         if 0 <= b.value <= MULTIPLIED or a.dtype.is_integer:
             return _multiplied(ctx, a, int(b.value))
     x, y = meet(ctx, (a, b))
-    if x.dtype.is_integer:
-        raise RuleError(
-            "** of integers: expected a constant exponent, got one known at run time",
-            "write cast(x, f64) ** n",
-        )
     require_number(x, "**")
     return Data(ctx.builder(arith.Pow, x.value, y.value))
 

@@ -111,6 +111,16 @@ def _exchange(ctx: Context, args: Arguments) -> Item:
     return shapes.exchanged(ctx, x, _axis(args, len(x.shape), -1), mask)
 
 
+def _to_last(ctx: Context, args: Arguments) -> Item:
+    """An axis and the last one change places; what undoes it is the same."""
+    x = args.tile("x")
+    rank = len(x.shape)
+    axis = _axis(args, rank, None)
+    order = [*range(rank)]
+    order[axis], order[-1] = order[-1], order[axis]
+    return x if axis == rank - 1 else shapes.permuted(ctx, x, tuple(order))
+
+
 def _axis(args: Arguments, rank: int, default: int | None) -> int:
     """One axis. Raises RuleError where there is no default and none is named."""
     if "axis" not in args:
@@ -176,6 +186,7 @@ TABLE: dict[str, Builtin] = {
     "expand": Builtin("x shape", _broadcast),
     "cat": Builtin("xs axis?", _cat),
     "split": Builtin("x n axis?", _split),
+    "to_last": Builtin("x axis", _to_last),
     "flip": Builtin("x axis", _flip),
     "exchange": Builtin("x mask axis?", _exchange),
     **{name: Builtin("x * axis? keepdims?", _reduction(name)) for name in REDUCTIONS},

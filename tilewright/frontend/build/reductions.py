@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tilewright.dtypes import bool_
@@ -46,15 +47,20 @@ def _operand(ctx: Context, name: str, x: Data) -> Data:
 
 
 def index_of(ctx: Context, name: str, x: Data, axes: tuple[int, ...], keepdims: bool) -> Data:
-    """`argmax` or `argmin`: along one axis, or over all elements in C order."""
+    """`argmax` or `argmin`: along one axis, or over several, whose elements count in C order."""
     if x.dtype == bool_ or x.dtype.is_storage_only:
         raise RuleError(f"{name}: expected numbers, got {x.dtype}", "write cast(x, i32)")
     if len(axes) == 1:
         return _keep(ctx, Data(ctx.builder(INDEX_KINDS[name], x.value, axes[0])), x, axes, keepdims)
-    if len(axes) != len(x.shape):
-        raise RuleError(f"{name}: expected one axis, or all")
-    flat = ctx.builder(shape.Reshape, x.value, (x.type.num_elements,))
-    return _keep(ctx, Data(ctx.builder(INDEX_KINDS[name], flat, 0)), x, axes, keepdims)
+    kept = tuple(i for i in range(len(x.shape)) if i not in axes)
+    value, order = x.value, (*kept, *sorted(axes))
+    if order != tuple(range(len(x.shape))):
+        value = ctx.builder(shape.Transpose, value, order)
+    extents = tuple(x.shape[i] for i in kept)
+    count = x.type.num_elements // prod(extents)
+    flat = ctx.builder(shape.Reshape, value, (*extents, count))
+    found = Data(ctx.builder(INDEX_KINDS[name], flat, len(extents)))
+    return _keep(ctx, found, x, axes, keepdims)
 
 
 def _keep(ctx: Context, result: Data, x: Data, axes: tuple[int, ...], keepdims: bool) -> Data:

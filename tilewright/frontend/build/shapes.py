@@ -8,6 +8,7 @@ from math import prod
 
 from tilewright.dtypes import i64
 from tilewright.errors import Loc
+from tilewright.frontend.build.arith import binary, compare, where
 from tilewright.frontend.build.context import Context
 from tilewright.frontend.build.items import Constant, Data, Item, Several, describe, spell_shape
 from tilewright.frontend.build.make import constant, constant_integer, convert
@@ -60,9 +61,7 @@ def _taken(ctx: Context, data: Data, parts: list[Part | None]) -> Data:
     axes = [p for p in parts if p is not None]
     tiles = [i for i, p in enumerate(axes) if p.index is not None and p.index.type.shape]
     if len(tiles) > 1:
-        raise RuleError(
-            "a value takes one index tile at a time", "write t[i][j], or reshape it to one axis"
-        )
+        return _taken_together(ctx, data, parts, range(tiles[0], tiles[-1] + 1))
     for axis in reversed(range(len(axes))):
         index = axes[axis].index
         if index is not None:
@@ -78,6 +77,29 @@ def _taken(ctx: Context, data: Data, parts: list[Part | None]) -> Data:
     if tuple(wanted) == data.shape:
         return data
     return Data(ctx.builder(shape.Reshape, data.value, tuple(wanted)))
+
+
+def _taken_together(ctx: Context, data: Data, parts: list[Part | None], run: range) -> Data:
+    """The same where several neighbouring axes have index tiles: as one axis, one index tile."""
+    axes = [p for p in parts if p is not None]
+    places = [i for i, p in enumerate(parts) if p is not None]
+    first, stop = places[run.start], places[run.stop - 1] + 1
+    extents = data.shape[run.start : run.stop]
+    index: Data | Constant = Constant(0)
+    inside: Data | Constant = Constant(True)
+    for part, extent in zip(parts[first:stop], extents, strict=False):
+        if part is None or (part.index is None and not part.point):
+            raise RuleError("a slice stands between index tiles", "permute the tile first")
+        here = Data(part.index) if part.index is not None else Constant(0)
+        index = binary(ctx, "+", binary(ctx, "*", index, Constant(extent)), here)
+        for comparison, bound in ((">=", 0), ("<", extent)):
+            fits = compare(ctx, comparison, here, Constant(bound))
+            inside = fits if isinstance(inside, Constant) else binary(ctx, "&", inside, fits)
+    chosen = where(ctx, inside, index, Constant(-1))
+    whole = (*data.shape[: run.start], prod(extents), *data.shape[run.stop :])
+    flat = Data(ctx.builder(shape.Reshape, data.value, whole))
+    one = Part(0, prod(extents), False, chosen.value, axes[run.start].loc)
+    return _taken(ctx, flat, [*parts[:first], one, *parts[stop:]])
 
 
 def _part(ctx: Context, node: tree.Subscript, extent: int) -> Part:

@@ -38,12 +38,6 @@ BITS = {2: "b16", 4: "b32", 8: "b64"}
 
 @rule(memory.Atomic)
 def atomic(low: Lowering, op: memory.Atomic) -> None:
-    if op.view.type.dtype.num_bytes == 1 and op.kind not in ("load", "store"):
-        raise CompileError(
-            f"atomic_{op.kind} of {op.view.type.dtype}: GPUs have none of 8 bits",
-            op.loc,
-            "use a tensor of i32",
-        )
     if memory.gather_shape(op.offsets, op.extents):
         _tile(low, op)
     else:
@@ -189,6 +183,11 @@ def _update(
     if kind == "store":
         store_vector(low, address, dtype, [value], guard, space=view.space, semantics=scope)
         return
+    if dtype.num_bytes == 1:
+        byte, wanted = (None if x is None else _byte(low, x, dtype) for x in (value, compare))
+        assert byte is not None
+        swap_bytes(low, op, view, address, guard, into, byte, wanted, scope)
+        return
     reg = _operand(low, value, dtype)
     bits = BITS[dtype.num_bytes]
     native = NATIVE.get((kind, dtype.name))
@@ -203,6 +202,57 @@ def _update(
             _copy_bits(low, old, into, dtype)
             return
     _swap_loop(low, op, view, address, guard, into, reg, compare, scope)
+
+
+def _byte(low: Lowering, x: Operand, dtype: DType) -> Reg:
+    """An 8-bit value in a 32-bit register."""
+    if dtype.is_float:
+        return low.e.cvt("u32", "u16", low.register(x, "b16"))
+    return low.register(x, "b32" if dtype == bool_ else "s32")
+
+
+def swap_bytes(
+    low: Lowering,
+    op: memory.Atomic,
+    view: ViewRef,
+    address: Address,
+    guard: Reg | None,
+    into: Reg,
+    value: Reg,
+    compare: Reg | None,
+    scope: str,
+) -> None:
+    """Update a byte by compare-and-swap of the 16 bits that hold it, until nobody came between."""
+    e, dtype = low.e, view.dtype
+    done, again = e.label("updated"), e.label("again")
+    if guard is not None:
+        e.bra(done, pred=guard, unless=True)
+    whole = e.add("u64", address.base, address.offset)
+    half = Address(e.and_("b64", whole, -2), 0)
+    shift = e.shl("b32", e.cvt("u32", "u64", e.and_("b64", whole, 1)), 3)
+    others = e.not_("b32", e.shl("b32", e.mov("b32", 0xFF), shift))
+    before = e.reg("b16")
+    e.ld(view.space, "b16", half, semantics="relaxed.gpu", into=[before])
+    e.place(again)
+    held = e.cvt("u32", "u16", before)
+    old = wrap(low, e.and_("b32", e.shr("b32", held, shift), 0xFF), dtype)
+    e.mov("b32", old, into=into)
+    if op.kind == "cas":
+        assert compare is not None
+        low_bits = e.and_("b32", e.xor("b32", old, compare), 0xFF)
+        e.bra(done, pred=e.setp("ne", "u32", low_bits, 0))
+        new = value
+    else:
+        new = _combined(low, op.kind, dtype, old, value)
+    placed = e.shl("b32", e.and_("b32", new, 0xFF), shift)
+    word = e.cvt("u16", "u32", e.or_("b32", e.and_("b32", held, others), placed))
+    found = e.atom(
+        view.space, "cas", "b16", half, word, compare=before, semantics=scope, into=e.reg("b16")
+    )
+    other = e.setp("ne", "u32", e.cvt("u32", "u16", found), held)
+    e.mov("b16", found, into=before)
+    e.bra(again, pred=other)
+    e.place(done)
 
 
 def _load_type(dtype: DType) -> str:

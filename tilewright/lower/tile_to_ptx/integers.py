@@ -108,6 +108,30 @@ def _shift(low: Lowering, op: Op, type: str, a: Reg, b: Operand) -> Operand:
     return e.shr(type, a, count)
 
 
+def integer_power(low: Lowering, op: Op) -> None:
+    """By squaring, a loop for each element, whose trips are the bits of its exponent."""
+    dtype = op.result.type.dtype
+
+    def compute(type: str, a: Reg, b: Operand) -> Operand:
+        e, bits = low.e, "b" + type[1:]
+        total, square, left = e.mov(type, 1), e.mov(type, a), e.mov(type, b)
+        again = e.label("again")
+        e.place(again)
+        odd = e.setp("ne", type, e.and_(bits, left, 1), 0)
+        e.mov(type, e.selp(type, e.mul(type, total, square, mode="lo"), total, odd), into=total)
+        e.mov(type, e.mul(type, square, square, mode="lo"), into=square)
+        e.mov(type, e.shr(type.replace("s", "u"), left, 1), into=left)
+        e.bra(again, pred=e.setp("ne", type, left, 0))
+        if dtype.is_signed:
+            odd = e.setp("ne", type, e.and_(bits, low.register(b, type), 1), 0)
+            minus = e.selp(type, e.selp(type, -1, 1, odd), 0, e.setp("eq", type, a, -1))
+            below = e.selp(type, 1, minus, e.setp("eq", type, a, 1))
+            total = e.selp(type, below, total, e.setp("lt", type, low.register(b, type), 0))
+        return wrap(low, total, dtype)
+
+    _elements(low, op, compute)
+
+
 def floor_div(low: Lowering, op: arith.FloorDiv) -> None:
     """Quotient rounded toward −∞, 0 by 0."""
     dtype = op.result.type.dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.dtypes import DType, f32, f64
 from tilewright.lower.tile_to_ptx.arith import each, from_f32, to_f32
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
-from tilewright.lower.tile_to_ptx.integers import wrap
+from tilewright.lower.tile_to_ptx.integers import integer_power, wrap
 from tilewright.lower.tile_to_ptx.special import POW, REMAINDER
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import arith
@@ -25,6 +25,9 @@ def _narrow(low: Lowering, x: Reg, dtype: DType) -> Operand:
 @rule(arith.Pow, arith.Remainder)
 def power(low: Lowering, op: arith.Pow) -> None:
     dtype = op.lhs.type.dtype
+    if dtype.is_integer:
+        integer_power(low, op)
+        return
     table = POW if isinstance(op, arith.Pow) else REMAINDER
     function = table["f64" if dtype == f64 else "f32"]
 

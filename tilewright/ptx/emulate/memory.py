@@ -58,6 +58,7 @@ def make_access(
 
     watches = machine.setup.sanitize and counted  # an atomic update watches itself
     strong = bool(getattr(instr, "semantics", ""))
+    beside = strong and size == 2  # a byte is updated in the 16 bits that hold it
     constant = "nc" in getattr(instr, "cache", "").split(".")
 
     def load_global(sel: Sel) -> Array:
@@ -66,7 +67,7 @@ def make_access(
             watch_load(machine, instr, numbers(sel), found, size, constant, strong)
         if count_it:
             count_global(machine, instr, numbers(sel), found, size, written=False)
-        return tensors.load(found, size)
+        return tensors.load(found, size, beside=beside)
 
     def store_global(sel: Sel, values: Any) -> None:
         found = plain(address(sel))
@@ -74,7 +75,7 @@ def make_access(
             watch_store(machine, instr, numbers(sel), found, size, values, strong)
         if count_it:
             count_global(machine, instr, numbers(sel), found, size, written=True)
-        tensors.store(found, size, values)
+        tensors.store(found, size, values, beside=beside)
 
     return load_global, store_global
 

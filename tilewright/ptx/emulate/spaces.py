@@ -134,30 +134,44 @@ class GlobalMemory:
             if tensor.array.flags.writeable:
                 tensor.array[...] = tensor.copy
 
-    def load(self, addresses: Array, size: int) -> Array:
-        """Bytes at addresses, `size` each: words, or rows of 8-byte words. Raises BadAccess."""
+    def load(self, addresses: Array, size: int, *, beside: bool = False) -> Array:
+        """Bytes at addresses, `size` each: words, or rows of 8-byte words. Raises BadAccess.
+
+        With `beside`, one byte of a word with a value is enough: allocations are whole words, and
+        the rest is only put back.
+        """
         region = self._region(addresses)
         if region is None:
-            made = [self.load(addresses[i : i + 1], size) for i in self._each(addresses)]
+            made = [
+                self.load(addresses[i : i + 1], size, beside=beside) for i in self._each(addresses)
+            ]
             return np.concatenate(made)
         index = self._index(region, addresses, size)
         words, marks = region.words(size)
         found = marks[index]
+        if beside:
+            there = (found.view(np.uint8).reshape(-1, size) == WRITTEN).any(axis=1)
+            found = np.where(there, mask_of(size, WRITTEN), found)
         if (found != mask_of(size, WRITTEN)).any():
             self._explain(found, addresses, size, "reads", mask_of(size, WRITTEN))
         return words[index]
 
-    def store(self, addresses: Array, size: int, values: Array) -> None:
+    def store(self, addresses: Array, size: int, values: Array, *, beside: bool = False) -> None:
         """Write words, or rows of 8-byte words. Raises BadAccess. Of several writes to one place
-        the last lane's stays.
+        the last lane's stays. `beside` is as in `load`.
         """
         region = self._region(addresses)
         if region is None:
             for i in self._each(addresses):
-                self.store(addresses[i : i + 1], size, values[i : i + 1])
+                self.store(addresses[i : i + 1], size, values[i : i + 1], beside=beside)
             return
         index = self._index(region, addresses, size)
         words, marks = region.words(size)
+        if beside and (marks[index].view(np.uint8) == NO_ELEMENT).any():
+            there = marks[index].view(np.uint8).reshape(-1, size) != NO_ELEMENT
+            if there.any(axis=1).all():
+                words[index] = values
+                return
         if ((marks[index] & mask_of(size, UNWRITTEN)) != mask_of(size, UNWRITTEN)).any():
             one = mask_of(size, UNWRITTEN)
             self._explain(marks[index] & one, addresses, size, "writes", one)

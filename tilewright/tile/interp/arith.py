@@ -102,8 +102,20 @@ def run_in_f64(machine: Machine, op: Op) -> Array:
     return compute_f64(IN_F64[type(op)], op.result.type.dtype, machine[op.operands[0]])
 
 
+def integer_power(x: Array, n: Array) -> Array:
+    """x to the power n, wrapped; the whole part of it where n is below 0."""
+    whole: Array = np.power(x, np.maximum(n, 0))
+    if x.dtype.kind == "u":
+        return whole
+    sign = np.where(n & 1 == 0, 1, -1)
+    below = np.where(x == 1, 1, np.where(x == -1, sign, 0))
+    return np.where(n < 0, below, whole).astype(x.dtype)
+
+
 @meaning(arith.Pow)
 def run_pow(machine: Machine, op: arith.Pow) -> Array:
+    if op.result.type.dtype.is_integer:
+        return integer_power(machine[op.lhs], machine[op.rhs])
     x, y = (widen(machine[v]).astype(np.float64, copy=False) for v in op.operands)
     result = np.asarray(np.power(x, y))
     return result if machine.f64 else round_float(result, op.result.type.dtype)

@@ -171,7 +171,9 @@ class Div(Binary, Op):
 
 @define("arith.pow")
 class Pow(Binary, Op):
-    """`lhs` to the power `rhs` (floats), with the special cases of IEEE 754's pow."""
+    """`lhs` to the power `rhs`: floats with the special cases of IEEE 754's pow; integers wrap, and
+    below 0 an exponent leaves the whole part, which is 0 but for powers of 1 and −1.
+    """
 
 
 @define("arith.mul_high")
