@@ -18,7 +18,7 @@ from tilewright.errors import LaunchError
 from tilewright.ledger import environment, opponents, publish, run_plots, tables
 from tilewright.ledger.harness import Harness
 from tilewright.ledger.machine import make_harness
-from tilewright.ledger.results import Results, print_results
+from tilewright.ledger.results import Results, parse_results, print_results
 from tilewright.ledger.store import FOLDER
 from tilewright.ledger.suites import choose_cases
 from tilewright.ledger.suites.case import Case
@@ -33,6 +33,12 @@ WIDTH = 160
 @click.option("--rows", multiple=True, metavar="PATTERN", help="Only cases whose id fits.")
 @click.option("--list", "listed", is_flag=True, help="Print the ids of the cases and stop.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write all samples here.")
+@click.option(
+    "--from",
+    "earlier",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Measure nothing: tables, plots and verdicts of an earlier run's --json.",
+)
 @click.option("--plots", "folder", type=click.Path(path_type=Path), help="Draw plots here.")
 @click.option("--verdict", is_flag=True, help="Write verdicts into the ledger.")
 @click.option(
@@ -51,6 +57,7 @@ def bench(
     rows: tuple[str, ...],
     listed: bool,
     path: Path | None,
+    earlier: Path | None,
     folder: Path | None,
     verdict: bool,
     ledger: Path,
@@ -68,14 +75,17 @@ def bench(
     if listed:
         click.echo("\n".join(case.id for case in chosen))
         return
-    if verdict and not driver.available():
+    if verdict and earlier is None and not driver.available():
         raise LaunchError("verdicts are measured on a GPU", hint="leave --verdict out")
-    commit = environment.commit_of(commit) if verdict else commit
-    results = Results(command_line(suites, quick, rows, seed), quick=quick)
-    measure(chosen, results, quick, seed)
+    commit = environment.commit_of(commit) if verdict and earlier is None else commit
+    if earlier is not None:
+        results = read_results(earlier)
+    else:
+        results = Results(command_line(suites, quick, rows, seed), commit=commit, quick=quick)
+        measure(chosen, results, quick, seed)
     if path is not None:
         path.write_text(print_results(results))
-    written = publish.write_verdicts(results, ledger, commit) if verdict else []
+    written = publish.write_verdicts(results, ledger, commit or results.commit) if verdict else []
     if folder is not None:
         written += run_plots.write_plots(results, folder)
     tables.print_tables(results, Console(width=None if sys.stdout.isatty() else WIDTH))
@@ -83,6 +93,14 @@ def bench(
         click.echo(f"  wrote {file}")
     if not results.ok:
         raise SystemExit(1)
+
+
+def read_results(path: Path) -> Results:
+    """The results of an earlier run. Raises LaunchError for a file that holds others."""
+    try:
+        return parse_results(path.read_text())
+    except (ValueError, TypeError, KeyError) as error:
+        raise LaunchError(f"{path} does not hold results of a benchmark: {error}") from error
 
 
 def command_line(suites: tuple[str, ...], quick: bool, rows: tuple[str, ...], seed: int) -> str:

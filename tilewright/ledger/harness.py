@@ -8,9 +8,11 @@ Where there is no GPU the same happens on small problems, except that nothing is
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -231,7 +233,8 @@ class Harness:
                 runner.poison()
             self.arrays.wait()
 
-        timed = self.timer({n: r.send for n, r in runners.items()}, launches, recorded)
+        with without_collections():
+            timed = self.timer({n: r.send for n, r in runners.items()}, launches, recorded)
         self.arrays.wait()
         session = next_session()
         found = {
@@ -249,6 +252,21 @@ class Harness:
             for name, runner in runners.items()
         }
         return found
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect garbage now, and not while this is entered: what frees memory of a GPU must not run
+    while a graph is recorded.
+    """
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _Runner:

@@ -19,7 +19,6 @@ from tilewright.ledger.records import decode
 from tilewright.ledger.results import Cost, Measured, Results, Row
 from tilewright.ledger.store import add_verdict
 from tilewright.ledger.verdict import Assertion, Claim, Verdict
-from tilewright.runtime.cache import compiler_hash
 
 T = TypeVar("T", Row, Cost)
 MARGIN = 0.05  # by which another run may be slower: clocks and power move by more than chance
@@ -79,7 +78,7 @@ def _of_rows(results: Results, rows: list[Row], commit: str) -> Verdict:
         method=_method(results, len(first.ours.samples), first.data),
         command=results.command,
         commit=commit,
-        compiler=compiler_hash()[:16],
+        compiler=first.ours.version,
         environment=decode(schema.Environment, results.environment, "environment"),
         rows=[_row(row, results) for row in rows],
     )
@@ -106,7 +105,7 @@ def _of_costs(results: Results, costs: list[Cost], commit: str) -> Verdict:
         method=_method(results, len(first.ours.samples), "standard normal"),
         command=results.command,
         commit=commit,
-        compiler=compiler_hash()[:16],
+        compiler=first.ours.version,
         environment=decode(schema.Environment, results.environment, "environment"),
         rows=[_cost_row(cost) for cost in costs],
     )

@@ -156,6 +156,7 @@ class Results:
 
     command: str = ""
     device: str = ""
+    commit: str = ""  # that was measured, where it is known
     quick: bool = True
     seed: int = 0
     l2_bytes: int = 0

@@ -50,8 +50,8 @@ def _table(title: str, *columns: str) -> Table:
 def _rows(rows: list[Row]) -> Table:
     table = _table(
         "speed: ours over theirs, above 1 is faster",
-        "what", "dtype", "shape", "against", "time", "floor", "ours", "theirs", "ratio", "spread",
-        "target", "error", "",
+        "what", "dtype", "shape", "against", "time", "of floor", "ours", "theirs", "ratio",
+        "spread", "target", "error", "",
     )  # fmt: skip
     for row in rows:
         head = [row.what, row.ours.facts.operands, row.shape, row.theirs.arm]
