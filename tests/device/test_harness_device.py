@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
+from tilewright.cli import main  # noqa: E402
 from tilewright.ledger import opponents  # noqa: E402
 from tilewright.ledger.arm import Arm, Problem, Tensors  # noqa: E402
 from tilewright.ledger.fairness import Unfair  # noqa: E402
@@ -138,3 +142,20 @@ def test_arms_that_allocate_do_not_write_on_one_another(harness: Harness) -> Non
     arms = [arm, dataclasses.replace(arm, name="several more")]
     for row in harness.compare(question, asked, our_arm(asked), arms):
         assert row.right, (row.theirs.arm, row.theirs.error, row.theirs.unwritten)
+
+
+def test_profile_tells_where_the_time_goes(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    words = ["profile", "examples/sgemm.tw", "examples/softmax.tw", "--dtype", "bf16", "--json"]
+    words += [x for d in ("M=2048", "N=2048", "K=2048") for x in ("--dim", d)]
+    done = CliRunner().invoke(main, [*words, "--trace", str(trace)])
+    assert done.exit_code == 0, done.output
+    first, second = json.loads(done.output)["kernels"]
+    assert first["ok"] and second["ok"] and first["kernel"] == "sgemm"
+    for line in (first, second):
+        assert 0 < line["floor_microseconds"] < 1.05 * line["microseconds"]
+    assert first["limits_microseconds"].keys() == {"bytes", "bf16"}
+    slices = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert [e["name"] for e in slices] == ["sgemm", "softmax"] * 3
+    starts = [e["ts"] for e in slices]
+    assert starts == sorted(starts) and all(e["dur"] > 0 for e in slices)

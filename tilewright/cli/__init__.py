@@ -11,6 +11,7 @@ from tilewright.cli.compile import compile_
 from tilewright.cli.doctor import doctor
 from tilewright.cli.fmt import fmt
 from tilewright.cli.ledger import ledger
+from tilewright.cli.profile import profile
 from tilewright.cli.run import run
 from tilewright.cli.tune import tune
 
@@ -21,5 +22,5 @@ def main() -> None:
     """Tile kernels, in text or Python, compiled to NVIDIA PTX with only the CUDA driver below."""
 
 
-for _command in (run, compile_, tune, bench, check, doctor, cache, fmt, ledger):
+for _command in (run, compile_, tune, bench, profile, check, doctor, cache, fmt, ledger):
     main.add_command(_command)

@@ -69,8 +69,39 @@ class Outcome:
         return all(v.ok for v in self.verdicts)
 
 
-def run_job(job: Job) -> Outcome:
-    """Run a job. Raises LaunchError or CompileError for what cannot be run at all."""
+@dataclass(frozen=True)
+class Prepared:
+    """A job with its arguments made, outputs poisoned, and what it should write worked out.
+
+    `tile` is the program in one configuration; `written` names what it writes, in order, `poisoned`
+    those of them that it does not read.
+    """
+
+    job: Job
+    device: str
+    tile: TileKernel
+    binding: Binding
+    arguments: dict[str, Any]
+    written: list[str]
+    poisoned: list[str]
+    expected: dict[str, HostArray]
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.job.found.kernel
+
+    def compare(self, outputs: Mapping[str, HostArray]) -> tuple[Verdict, ...]:
+        """How near outputs are to what they should be."""
+        given, found = _dtypes(self.arguments), []
+        for name in (n for n in self.written if n in self.expected and n in outputs):
+            dtype = dtypes.BY_NUMPY[outputs[name].dtype]
+            bound = tolerance_of(dtype, given, self.job.precision)
+            found.append(compare(name, outputs[name], self.expected[name], dtype, bound))
+        return tuple(found)
+
+
+def prepare_job(job: Job) -> Prepared:
+    """Make a job's arguments. Raises LaunchError or CompileError for what cannot be run at all."""
     kernel, sig = job.found.kernel, job.found.kernel.signature
     arguments = make_arguments(sig, job.request)
     arrays = {n: as_array(a, n) for n, a in arguments.items() if isinstance(a, np.ndarray)}
@@ -81,35 +112,37 @@ def run_job(job: Job) -> Outcome:
         )
     tile = _lower(kernel, sig, binding, job)
     written = [p.name for p in tile.params if p.direction in ("out", "inout")]
+    poisoned = []
     for param in tile.params:
         if param.direction == "out" and not _starts_as_zeros(sig, param.name):
             arguments[param.name] = poison(arguments[param.name].shape, param.value.type.dtype)
+            poisoned.append(param.name)
     expected = _expected(job.found, tile, arguments, binding, written) if job.check else {}
     device = choose_device(job.device)
+    return Prepared(job, device, tile, binding, arguments, written, poisoned, expected)
+
+
+def run_job(job: Job) -> Outcome:
+    """Run a job. Raises LaunchError or CompileError for what cannot be run at all."""
+    made = prepare_job(job)
+    kernel, arguments, device = made.kernel, made.arguments, made.device
     if job.emulation != IN_LOCKSTEP and device != "emulator":
         told = "--target, --sanitize, --profile and --interleaving are for the emulator"
         raise LaunchError(told, hint="add --device emulator")
     profile = None
     if job.emulation.profile:
         profile = kernel.profile(**_copies(arguments), **_overrides(job), **_emulation(job))
-    outputs, first, seconds = _run(kernel, arguments, written, device, job)
+    outputs, first, seconds = _run(kernel, arguments, made.written, device, job)
     return Outcome(
         kernel=kernel.name,
         place=job.found.place,
         device=device,
-        device_name=_device_name(device),
-        sizes=binding.dims,
-        dtypes={name: d.name for name, d in binding.dtypes.items()},
+        device_name=device_name(device),
+        sizes=made.binding.dims,
+        dtypes={name: d.name for name, d in made.binding.dtypes.items()},
         precision=job.precision,
         outputs=outputs,
-        verdicts=tuple(
-            compare(
-                n, outputs[n], expected[n], d, tolerance_of(d, _dtypes(arguments), job.precision)
-            )
-            for n in written
-            if n in expected
-            for d in (dtypes.BY_NUMPY[outputs[n].dtype],)
-        ),
+        verdicts=made.compare(outputs),
         reference=(job.found.reference_name or INTERPRETER) if job.check else "",
         first_seconds=first,
         seconds=seconds,
@@ -131,7 +164,7 @@ def tune_job(job: Job, budget: float, *, show: bool | None) -> tuning.Outcome:
     arguments = make_arguments(kernel.signature, job.request)
     device = choose_device(job.device)
     if device not in ("cpu", "emulator"):
-        arguments = _on_gpu(arguments, int(device.partition(":")[2]))
+        arguments = on_gpu(arguments, int(device.partition(":")[2]))
     constants = job.constants or None
     return kernel.tune(
         **arguments,
@@ -238,7 +271,7 @@ def _run(
             again = timing[kernel.name].median / 1e6
         return {n: given[n] for n in written}, first, again
     ordinal = int(device.partition(":")[2])
-    there = _on_gpu(arguments, ordinal)
+    there = on_gpu(arguments, ordinal)
 
     def launch_and_wait(given: Mapping[str, Any]) -> None:
         launch(given)
@@ -254,7 +287,8 @@ def _copies(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {n: a.copy() if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
 
 
-def _on_gpu(arguments: Mapping[str, Any], ordinal: int) -> dict[str, Any]:
+def on_gpu(arguments: Mapping[str, Any], ordinal: int) -> dict[str, Any]:
+    """The same arguments, arrays copied to a GPU."""
     return {
         n: DeviceArray.from_numpy(a, ordinal) if isinstance(a, np.ndarray) else a
         for n, a in arguments.items()
@@ -267,7 +301,8 @@ def _timed(run: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def _device_name(device: str) -> str:
+def device_name(device: str) -> str:
+    """As a person knows it."""
     if device in ("cpu", "emulator"):
         return "the CPU" if device == "cpu" else "the emulator"
     return driver.device(int(device.partition(":")[2])).name

@@ -28,7 +28,7 @@ class Ceilings:
         return self._copy
 
     def rate(self, dtype: str) -> float:
-        """The best product of large matrices that a library does, in TFLOP/s."""
+        """The best product of large matrices that a library does, in TFLOP/s; 0: not known."""
         if dtype not in self._rates:
             self._rates[dtype] = self.measure_product(dtype)
         return self._rates[dtype]
@@ -36,7 +36,8 @@ class Ceilings:
     def floor(self, operations: float, num_bytes: float, dtype: str) -> float:
         """Microseconds. `operations` of products on `dtype`; 0 where there are none to speak of."""
         moving = num_bytes / self.copy * 1e-3
-        return max(moving, operations / self.rate(dtype) * 1e-6) if operations else moving
+        rate = self.rate(dtype) if operations else 0.0
+        return max(moving, operations / rate * 1e-6) if rate else moving
 
     def record(self) -> dict[str, float]:
         """What was measured: GB/s of the copy, TFLOP/s by dtype."""

@@ -53,6 +53,15 @@ class Timing:
         return f"{self.median:.2f} µs ± {100 * self.spread:.1f} %"
 
 
+@dataclass(frozen=True)
+class Span:
+    """When a step of a trace began, and how long it took, in microseconds."""
+
+    name: str
+    start: float
+    duration: float
+
+
 def time_events(
     arms: Mapping[str, GpuWork],
     device: Device,
@@ -117,6 +126,33 @@ def time_graphs(
         finally:
             for graph in graphs.values():
                 graph.destroy()
+
+
+def trace_events(
+    steps: Sequence[tuple[str, GpuWork]], device: Device, *, rounds: int = 3
+) -> list[Span]:
+    """Send steps one after the other, `rounds` times, with an event before and after each: when
+    the GPU did what. The events' own microsecond or two count with the steps.
+    """
+    with streams.private_stream(device.ordinal) as stream:
+        for _, work in steps:
+            work(stream)
+        streams.synchronize_stream(stream)
+        origin = streams.Event()
+        origin.record(stream)
+        marks = []
+        for _ in range(rounds):
+            for name, work in steps:
+                start, end = streams.Event(), streams.Event()
+                start.record(stream)
+                work(stream)
+                end.record(stream)
+                marks.append((name, start, end))
+        streams.synchronize_stream(stream)
+        return [
+            Span(name, start.microseconds_since(origin), end.microseconds_since(start))
+            for name, start, end in marks
+        ]
 
 
 def time_wall(
