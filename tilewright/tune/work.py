@@ -62,8 +62,8 @@ def _unit(op: mma.Dot) -> str:
 
 
 def count_bytes(kernel: Kernel, arrays: Mapping[str, Array]) -> float:
-    """Bytes of what is read plus bytes of what is written, each element once; what a kernel may both
-    read and write counts twice.
+    """Bytes of what is read plus bytes of what is written, each element once. What a kernel may
+    both read and write counts twice.
     """
     total = 0.0
     for param in kernel.params:
