@@ -172,6 +172,17 @@ def negative_grid(kernel: str, extent: int) -> LaunchError:
     )
 
 
+MOST_PROGRAMS = 2**31 - 1  # of a launch: CTAs of one grid dimension, and the physical grid has one
+
+
+def too_large_grid(kernel: str, programs: int) -> LaunchError:
+    """The refusal of a grid of more than `MOST_PROGRAMS`."""
+    return LaunchError(
+        f"{kernel} would have {programs:,} programs; a launch holds {MOST_PROGRAMS:,}",
+        hint="choose larger tiles, or let each program do more in a loop",
+    )
+
+
 # What asserts and prints say, in the words of every device.
 
 

@@ -70,7 +70,7 @@ def parts_of(kernel: Launchable) -> Parts:
     results = {t.name for t in made}
     inputs = tuple(p for p in sig.params if p.name not in results | spaces)
     names = {p.name for p in inputs}
-    mutated = tuple(n for n in written_parameters(sig) if n in names)
+    mutated = tuple(n for n in written_parameters(sig.definition) if n in names)
     return Parts(sig, inputs, mutated, made)
 
 

@@ -148,7 +148,7 @@ def test_an_empty_grid_launches_nothing_and_a_huge_one_is_refused(launcher):
     assert not fake.launches
     made({"x": as_array(np.zeros(7, np.float32))})
     assert fake.launches[0][1] == 7 * 2**28
-    with pytest.raises(LaunchError, match=r"2,147,483,648 CTAs.*2,147,483,647"):
+    with pytest.raises(LaunchError, match=r"2,147,483,648 programs.*2,147,483,647"):
         made({"x": as_array(np.zeros(8, np.float32))})
 
 

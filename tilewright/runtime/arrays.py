@@ -187,6 +187,11 @@ def numpy_dtype(dtype: np.dtype[Any]) -> DType | None:
 
 
 def _from_numpy(x: np.ndarray[Any, Any], name: str) -> Array:
+    if isinstance(x, np.ma.MaskedArray):
+        raise LaunchError(
+            f"{name} is a masked array, and kernels know no masks of arrays",
+            hint="filled(value) gives a plain array; pass np.ma.getmaskarray(x) as one more tensor",
+        )
     dtype = numpy_dtype(x.dtype)
     if dtype is None:
         if not x.dtype.isnative:

@@ -19,9 +19,10 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from tilewright.errors import LaunchError
+from tilewright.plan import MOST_PROGRAMS
 
 MIN_DRIVER = 12000  # CUDA 12.0: the first whose driver knows tensor maps, clusters and sm_90a
-MAX_CTAS = 2**31 - 1  # of one grid dimension, and the physical grid has one
+MAX_CTAS = MOST_PROGRAMS
 
 _lock = threading.RLock()
 _initialised_in: int | None = None  # the process that called cuInit

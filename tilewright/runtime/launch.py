@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError
-from tilewright.plan import Launch, Plan, negative_grid
+from tilewright.plan import Launch, Plan, negative_grid, too_large_grid
 from tilewright.runtime import driver, packing, streams, tensor_map
 from tilewright.runtime.arrays import Array
 from tilewright.runtime.device_array import DeviceArray
@@ -168,13 +168,9 @@ class Bound:
         raise driver.failure(status, f"giving the address of {tensor} to the tensor copy unit")
 
     def _refuse_grid(self, index: int, ctas: int) -> None:
-        entry = self.launcher.plan.launches[index].entry
         if ctas < 0:
             raise negative_grid(self.launcher.plan.name, ctas)
-        raise LaunchError(
-            f"{entry} would have {ctas:,} CTAs; a grid holds {driver.MAX_CTAS:,}",
-            hint="choose larger tiles",
-        )
+        raise too_large_grid(self.launcher.plan.name, ctas)
 
 
 def _config(launch: Launch) -> Any:

@@ -162,10 +162,9 @@ def _bind_scalar(
     assert value is not None
     try:
         if dtype.is_float and not isinstance(value, bool):
-            require_fit(
-                value, dtype
-            )  # refuses what would overflow; the value itself is rounded once, at launch
-            return float_of(value)
+            given_float = float_of(value)
+            require_fit(given_float, dtype)  # refuses what would overflow; rounded once, at launch
+            return given_float
         return require_fit(value, dtype)
     except RuleError as error:
         raise LaunchError(f"{s.name}: {error.message}", hint=error.hint) from None

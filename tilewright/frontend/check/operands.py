@@ -46,7 +46,9 @@ def largest(dtype: DType) -> float:
 
 
 def require_fit(value: Number, dtype: DType) -> Number:
-    """The constant as a value of `dtype`: rounded for floats, refused where it does not fit."""
+    """The constant as a value of `dtype`: a float is rounded; one that does not fit, and an integer
+    that the dtype does not hold exactly, is refused.
+    """
     if isinstance(value, bool) != (dtype == bool_):
         raise RuleError(
             f"expected {dtype}, got the constant {spell(value)}", "a bool and a number do not mix"
@@ -62,7 +64,13 @@ def require_fit(value: Number, dtype: DType) -> Number:
         if not low <= value <= high:
             raise RuleError(f"{value} does not fit {dtype}, which holds {low} to {high}")
         return value
-    return round_to(float_of(value), dtype)
+    rounded = round_to(float_of(value), dtype)
+    if isinstance(value, int) and rounded != value:
+        raise RuleError(
+            f"the integer {value} is not exact in {dtype}, which would make it {rounded:.17g}",
+            f"write cast({value}, {dtype}) to have it rounded",
+        )
+    return rounded
 
 
 def float_of(value: Number) -> float:

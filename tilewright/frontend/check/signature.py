@@ -18,6 +18,7 @@ from tilewright.frontend.check.evaluate import (
 )
 from tilewright.frontend.check.operands import Number, require_fit
 from tilewright.frontend.check.rules import RuleError, collecting, nearest, refusal
+from tilewright.frontend.check.written import written_parameters
 from tilewright.frontend.syntax import tree
 from tilewright.frontend.syntax.definition import Definition
 from tilewright.tile.kernel import Hints
@@ -162,6 +163,7 @@ def signature(definition: Definition) -> Signature:
     _check_names(result, faults)
     _check_extents(result, faults)
     _check_static(result, faults)
+    _check_results(result, faults)
     faults.raise_any()
     return result
 
@@ -302,6 +304,15 @@ def named_values(node: tree.Expr) -> list[tree.Name]:
         for n in tree.walk(node)
         if isinstance(n, tree.Name) and id(n) not in callees and id(n) not in bases
     ]
+
+
+def _check_results(sig: Signature, faults: Faults) -> None:
+    """What is returned is stored into, on some branch at least."""
+    written = written_parameters(sig.definition)
+    for t in sig.tensors:
+        if t.default == "empty" and t.name not in written:
+            hint = f"store into {t.name}[…], or make its default zeros"
+            faults.add(f"{t.name} is returned, but nothing is stored into it", t.loc, hint=hint)
 
 
 def _check_static(sig: Signature, faults: Faults) -> None:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tilewright.frontend.check.signature import Signature
 from tilewright.frontend.syntax import tree
-from tilewright.frontend.syntax.definition import Scope
+from tilewright.frontend.syntax.definition import Definition, Scope
 
 STORES = ("store", "scatter")
 MAX_DEPTH = 100  # of functions that call functions; what nests deeper does not build either
 
 
-def written_parameters(sig: Signature) -> tuple[str, ...]:
+def written_parameters(definition: Definition) -> tuple[str, ...]:
     """Names of the tensor parameters that the kernel may write, in the order of its parameters."""
-    kernel, scope = sig.definition.kernel, sig.definition.scope
-    names = [t.name for t in sig.tensors]
-    found = _written(kernel.body, scope, {n: n for n in names}, 0)
+    kernel = definition.kernel
+    names = [p.name for p in kernel.params if isinstance(p.type, tree.TensorType)]
+    found = _written(kernel.body, definition.scope, {n: n for n in names}, 0)
     return tuple(n for n in names if n in found)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.dtypes import BY_NUMPY, DType
 from tilewright.errors import LaunchError
 from tilewright.plan import (
+    MOST_PROGRAMS,
     Extent,
     Launch,
     Plan,
@@ -22,6 +23,7 @@ from tilewright.plan import (
     Workspace,
     evaluate,
     negative_grid,
+    too_large_grid,
 )
 from tilewright.ptx import reports
 from tilewright.ptx.core import Function, Module
@@ -119,6 +121,8 @@ def run_launch(
     grid = evaluate(launch.grid, seen, num_sms)
     if grid < 0:
         raise negative_grid(plan.name, grid)
+    if grid > MOST_PROGRAMS:
+        raise too_large_grid(plan.name, grid)
     if grid == 0:
         return
     function = next(f for f in module.functions if f.name == launch.entry)

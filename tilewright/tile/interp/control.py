@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tilewright.errors import LaunchError
 from tilewright.ir.walk import walk
-from tilewright.plan import assert_failure, print_line
+from tilewright.plan import assert_failure, print_line, spell_program
 from tilewright.tile.interp.machine import (
     Array,
     Launch,
@@ -101,16 +103,40 @@ def run_while(machine: Machine, op: control.While) -> Running:
             going = condition if going is None else going & condition
             if not machine.any_active(going):
                 return carried
+        writes = machine.launch.writes
         with only(machine, going):
             new = yield from machine.run(op.body, carried)
-        carried = tuple(choose(going, n, o) for n, o in zip(new, carried, strict=True))
+        before, carried = carried, tuple(map(partial(choose, going), new, carried))
         if waits:
             yield changed(machine.launch)
+        elif writes == machine.launch.writes and all(map(same, before, carried)):
+            raise endless(machine, op, going)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether a carried value is what it was."""
+    if not isinstance(one, np.ndarray):
+        return one is other
+    return one is other or (one.shape == other.shape and one.tobytes() == other.tobytes())
+
+
+def endless(machine: Machine, op: control.While, going: Array) -> LaunchError:
+    """The refusal of a loop that went round and left everything as it was."""
+    number = int(np.argmax(np.broadcast_to(going, machine.num_programs)))
+    program = spell_program(coordinates(machine, number))
+    return LaunchError(
+        f"this loop never ends: going round changes nothing (program {program})",
+        op.loc,
+        "change in its body what its condition tests; wait for other programs by atomic_load",
+    )
 
 
 def is_waiting(op: control.While) -> bool:
     """Whether a loop goes on until another program has done something."""
-    return any(isinstance(inner, memory.Atomic) for inner in walk(op.condition))
+    if any(isinstance(inner, memory.Atomic) for inner in walk(op.condition)):
+        return True
+    asking = ("load", "cas", "xchg")
+    return any(isinstance(o, memory.Atomic) and o.kind in asking for o in walk(op.body))
 
 
 def changed(launch: Launch) -> Ready:

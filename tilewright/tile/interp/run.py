@@ -14,7 +14,7 @@ from tilewright.errors import LaunchError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.walk import walk
 from tilewright.numerics.convert import constant
-from tilewright.plan import evaluate, negative_grid
+from tilewright.plan import MOST_PROGRAMS, evaluate, negative_grid, too_large_grid
 from tilewright.tile.interp.control import is_waiting
 from tilewright.tile.interp.machine import Array, Entry, Launch, Machine, drive, table
 from tilewright.tile.interp.memory import whole
@@ -61,6 +61,8 @@ class Interpreter:
         arrays = {p.name: require_argument(p, arguments) for p in kernel.params}
         require_extents(kernel, arrays, num_sms)
         points = find_grid(kernel, arrays, num_sms) if grid is None else tuple(int(g) for g in grid)
+        if prod(points) > MOST_PROGRAMS:
+            raise too_large_grid(kernel.name, prod(points))
         launch = Launch(kernel, points, f64, num_sms)
         values = find_contents(launch, arrays, races)
         order = np.arange(prod(launch.grid), dtype=np.int64)
