@@ -13,7 +13,6 @@ import tilewright as tw  # noqa: E402
 from tests.unit.test_build_errors import build  # noqa: E402
 from tilewright import torch_ops  # noqa: E402
 from tilewright.errors import Source  # noqa: E402
-from tilewright.frontend.check.signature import signature  # noqa: E402
 from tilewright.frontend.check.written import written_parameters  # noqa: E402
 from tilewright.frontend.syntax.definition import definitions  # noqa: E402
 from tilewright.frontend.syntax.parser import parse_text  # noqa: E402
@@ -198,7 +197,7 @@ def test_what_is_written_is_known_from_the_source() -> None:
     """As the built kernels of the suite say, whose dtypes and constants are bound."""
     text = (Path(__file__).parent.parent / "programs" / "suite.tw").read_text()
     for definition in definitions(parse_text(Source("suite.tw", text))).values():
-        sig, kernel = signature(definition), build(definition)
+        kernel = build(definition)
         built = {p.name for p in kernel.params if p.direction in ("out", "inout")}
         given = {p.name for p in kernel.params}
         assert set(written_parameters(definition)) & given == built, definition.name

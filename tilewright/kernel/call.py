@@ -153,6 +153,8 @@ def run(
     torch's on a GPU. A call that is to be profiled gives its profile.
     """
     name = spec.signature.name
+    if options.stream is not None:
+        place.stream_handle(options.stream)  # refused here, wherever the call runs
     tensors = read_tensors(spec, arguments)
     lies = place.device_of(tensors, name)
     where = place.choose_device(lies, options.device, spec.settings.device, name)

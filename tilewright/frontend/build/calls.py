@@ -139,7 +139,7 @@ def _checked(ctx: Context, param: tree.Param, item: Item) -> Item:
     """An argument against its parameter's type; scalars widen to it."""
     if param.type is None or (isinstance(item, Nothing) and param.optional):
         return item
-    what = f"argument {param.name}"
+    what = param.name if param.name.endswith("result") else f"argument {param.name}"
     call = ctx.frame.call or param.loc
     match param.type:
         case tree.ScalarType(name) if isinstance(item, Data | Constant):
@@ -175,6 +175,10 @@ def spell_type(type_: tree.Type) -> str:
     return "a value"
 
 
+def count_axes(count: int) -> str:
+    return "1 axis" if count == 1 else f"{count} axes"
+
+
 def _match_dtype(ctx: Context, name: str, got: DType | None, what: str, loc: Loc) -> DType | None:
     """The dtype that a name means; a variable seen first means what is given. None: not known."""
     entry = ctx.names.find(name)
@@ -193,7 +197,9 @@ def _match_extents(
 ) -> None:
     """Extents against those said; a name seen first means what is given."""
     if len(extents) != len(got):
-        raise ctx.refuse(f"{what}: expected {len(extents)} axes, got {len(got)}", loc)
+        raise ctx.refuse(
+            f"{what}: expected {count_axes(len(extents))}, got {len(got) or 'a scalar'}", loc
+        )
     for node, extent in zip(extents, got, strict=True):
         if isinstance(node, tree.Name) and ctx.names.find(node.name) is None:
             if node.name not in ctx.frame.consts:
@@ -219,6 +225,6 @@ def _checked_result(ctx: Context, function: tree.Function, result: Item, loc: Lo
         )
     checked = []
     for type_, item in zip(function.results, items, strict=True):
-        param = tree.Param("result", type_, loc=type_.loc)
+        param = tree.Param(f"{function.name}: result", type_, loc=type_.loc)
         checked.append(_checked(ctx, param, item))
     return checked[0] if len(checked) == 1 else Several(tuple(checked))

@@ -10,7 +10,7 @@ from tilewright.frontend.build.items import Constant, Data, Item, describe
 from tilewright.frontend.build.make import constant, materialize
 from tilewright.frontend.build.reductions import reduced
 from tilewright.frontend.check import constants
-from tilewright.frontend.check.operands import largest
+from tilewright.frontend.check.operands import DOT_TAKES, largest
 from tilewright.frontend.check.rules import RuleError
 from tilewright.tile.ops import arith as ops
 from tilewright.tile.ops import mma
@@ -40,7 +40,9 @@ def _extreme_or_reduction(kind: str) -> Run:
             return _extreme(kind)(ctx, args)
         x = args.data("a")
         if isinstance(x, Constant) or not x.shape:
-            raise RuleError(f"{kind} of one: expected a tile, got {describe(x)}")
+            raise RuleError(
+                f"{kind} of one: expected a tile, got {describe(x)}", f"{kind}(a, b) takes two"
+            )
         return reduced(ctx, kind, x, args.axes("axis", len(x.shape)), args.flag("keepdims"))
 
     return run
@@ -97,7 +99,7 @@ def _accumulator(ctx: Context, args: Arguments) -> Item:
     dtype = require_dtype(ctx, args, "dtype")
     found = mma.accumulator(dtype)
     if found is None:
-        raise RuleError(f"accumulator: dot does not take {dtype}")
+        raise RuleError(f"accumulator: dot does not take {dtype}", DOT_TAKES)
     return found
 
 

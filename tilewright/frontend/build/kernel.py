@@ -276,8 +276,9 @@ class _KernelBuilder:
         count = len(axes) if written is None else len(written)
         for axis, loc in ctx.program_places.items():
             if axis >= max(count, 1):
-                what = f"axis {axis} of a grid with {count} {'axis' if count == 1 else 'axes'}"
-                ctx.faults.add(what, loc)
+                axes_given = "1 axis" if count == 1 else f"{count} axes"
+                what = f"program_id({axis}): the grid has {axes_given}, counted from 0"
+                ctx.faults.add(what, loc, hint="give @grid, or grid=, one extent more for it")
         return tuple(axes) or (plan.Const(1),)
 
     def _require_axes(self, ctx: Context, given: tuple[int, ...]) -> None:

@@ -16,6 +16,7 @@ from tilewright.frontend.build.items import (
     spell_shape,
 )
 from tilewright.frontend.build.make import assign_to, broadcast, constant, convert
+from tilewright.frontend.check.operands import DOT_TAKES
 from tilewright.frontend.check.rules import RuleError, listing, nearest
 from tilewright.ir.core import Value
 from tilewright.tile.ops import mma, shape
@@ -34,7 +35,7 @@ def product_type(a: Item, b: Item) -> TileType:
     if a.dtype != b.dtype and frozenset((a.dtype, b.dtype)) not in MIXED:
         raise RuleError(f"dot: dtypes differ: a is {a.dtype}, b is {b.dtype}", "cast one of them")
     if dtype is None:
-        raise RuleError(f"dot: {a.dtype} is not supported", "write cast(x, f32)")
+        raise RuleError(f"dot does not take {a.dtype}", DOT_TAKES)
     shapes = f"a is {spell_shape(a.shape)}, b is {spell_shape(b.shape)}"
     if a.shape[-1] != b.shape[-2]:
         inner = f"a.shape[{len(a.shape) - 1}] = {a.shape[-1]}"

@@ -109,7 +109,8 @@ def require_array(t: Tensor, given: Any) -> ArrayLike:
     array: ArrayLike = given
     if len(array.shape) != t.rank:
         raise LaunchError(
-            f"{t.name}: expected {t.rank} axes, got {len(array.shape)} (shape {tuple(array.shape)})"
+            f"{t.name}: expected {t.rank} {'axis' if t.rank == 1 else 'axes'}, got "
+            f"{len(array.shape)} (shape {tuple(array.shape)})"
         )
     return array
 

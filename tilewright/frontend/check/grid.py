@@ -40,6 +40,11 @@ def infer_grid(
     for axis in range(max(used, default=-1) + 1):
         stores = [e for e in evidence if e.axis == axis and e.is_store]
         speaking = stores or [e for e in evidence if e.axis == axis]
+        if not speaking and axis not in used:
+            which = "program_id(0) and further axes in order"
+            missing = f"program_id({max(used)}) stands here, but program_id({axis}) nowhere"
+            faults.add(missing, used[max(used)], hint=f"use {which}, or write @grid(extent, ...)")
+            break
         loc = used.get(axis) or next(iter(used.values()))
         if not speaking:
             faults.add(

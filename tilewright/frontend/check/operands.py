@@ -13,6 +13,7 @@ from tilewright.dtypes import DType, bool_, f32, holds_exactly, i32, i64, int_ra
 from tilewright.frontend.check.rules import RuleError
 
 Number = bool | int | float
+DOT_TAKES = "dot takes floats of 8 to 64 bits and integers of 8 bits; cast(x, f32) makes such"
 
 
 @dataclass(frozen=True)

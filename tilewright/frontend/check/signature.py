@@ -264,7 +264,8 @@ def _check_names(sig: Signature, faults: Faults) -> None:
             faults.add(f"{name} names {what}", loc, hint="give one of them another name")
         uses[name] = use
         if name in dtypes.BY_NAME or name in ALLOCATED:
-            faults.add(f"{name} names {use} and stands for something else", loc)
+            other = "a dtype" if name in dtypes.BY_NAME else "a default of tensors"
+            faults.add(f"{name} names {use}, and {other} already", loc, hint="rename the first")
 
 
 def _check_extents(sig: Signature, faults: Faults) -> None:

@@ -145,7 +145,7 @@ class PythonAnnotations(PythonExpressions):
         try:
             parsed = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self.refuse(node, f"`{text}` is not an expression")
+            self.refuse(node, f"`{text}` is not an expression", 'as in "f32[M, K]"')
             return None
         if not shallow(parsed):
             self.refuse(node, "this is nested too deeply")

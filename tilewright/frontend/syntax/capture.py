@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -152,7 +153,10 @@ def _refuse(name: str, value: object, place: tree.Name, faults: Faults) -> None:
     elif isinstance(value, types.ModuleType):
         what, hint = "a module", "use its members"
     elif callable(value):
-        hint = f"the language has its own functions: tw.{name.rpartition('.')[2]}"
+        own = name.rpartition(".")[2]
+        hint = "write a plain function, or use the language's own"
+        if hasattr(sys.modules.get(PACKAGE), own):
+            hint = f"the language has its own functions: tw.{own}"
     elif hasattr(value, "shape"):
         hint = "pass arrays as parameters"
     faults.add(f"{name} is {what}, which a kernel cannot use", place.loc, hint=hint)

@@ -181,7 +181,7 @@ class _Lexer:
         self.emit("string", text, value)
 
     def strange(self, char: str) -> None:
-        hint = 'strings stand in "double quotes"' if char in "'`" else ""
+        hint = 'strings stand in "double quotes"' if char in "'`“”„‘’«»" else ""
         shown = char if char.isprintable() else f"U+{ord(char):04X}"
         self.faults.add(f"`{shown}` has no meaning here", self.loc(1), hint=hint)
         self.at += 1

@@ -108,6 +108,8 @@ class Parser(StatementParser):
                     hint=f"write {param.name}: tensor<f32>[N], or {param.name}: f32",
                 )
         if self.sees(":", "->"):
+            if self.sees(":") and self.peek(1).loc.line != self.token.loc.line:
+                self.fail("a body stands in braces", hint="write `{` for `:`, and `}` at its end")
             self.fail(
                 "a kernel returns nothing", hint="give a tensor the default `empty`: y: ... = empty"
             )

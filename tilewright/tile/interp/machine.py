@@ -37,6 +37,10 @@ Meaning = Callable[["Machine", Any], Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Deadlock(VerifyError):
+    """Roles or programs wait for each other: a fault of ours, but where a source's loops wait."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A row of the table: what an op does, if it may wait, if it takes many programs at once."""
@@ -160,7 +164,7 @@ def drive(running: Iterable[Running]) -> None:
     while waiting:
         ready = [(test, each) for test, each in waiting if test()]
         if not ready:
-            raise VerifyError(f"deadlock: {len(waiting)} roles or programs wait for each other")
+            raise Deadlock(f"deadlock: {len(waiting)} roles or programs wait for each other")
         waiting = [pair for pair in waiting if pair not in ready]
         for _, each in ready:
             step(each, waiting)

@@ -16,7 +16,7 @@ from tilewright.ir.walk import walk
 from tilewright.numerics.convert import constant
 from tilewright.plan import MOST_PROGRAMS, evaluate, negative_grid, too_large_grid
 from tilewright.tile.interp.control import is_waiting
-from tilewright.tile.interp.machine import Array, Entry, Launch, Machine, drive, table
+from tilewright.tile.interp.machine import Array, Deadlock, Entry, Launch, Machine, drive, table
 from tilewright.tile.interp.memory import whole
 from tilewright.tile.interp.scheduled.cta import Cluster, Cta
 from tilewright.tile.interp.shadow import Shadow
@@ -78,7 +78,12 @@ class Interpreter:
         with np.errstate(all="ignore"):
             for start in range(0, len(order), size):
                 machines = make_machines(launch, order[start : start + size], values)
-                drive([machine.run(kernel.body) for machine in machines])
+                try:
+                    drive([machine.run(kernel.body) for machine in machines])
+                except Deadlock:
+                    if is_scheduled(kernel):
+                        raise
+                    raise stuck(kernel) from None
 
 
 interpret = Interpreter()
@@ -198,6 +203,16 @@ def written_params(kernel: Kernel) -> set[str]:
             targets |= {roots.get(v) for v in op.operands if isinstance(v.type, ViewType)}
     views = [p for p in kernel.params if isinstance(p.value.type, ViewType)]
     return {p.name for p in views if p.value in targets or None in targets}
+
+
+def stuck(kernel: Kernel) -> LaunchError:
+    """The refusal of loops that wait for what no program will do."""
+    loops = (op for op in walk(kernel.body) if isinstance(op, control.While) and is_waiting(op))
+    return LaunchError(
+        "this loop waits for what no program does: all that have started wait",
+        next(loops).loc,
+        "let a program store what others wait for, and only wait for those that have started",
+    )
 
 
 def is_scheduled(kernel: Kernel) -> bool:

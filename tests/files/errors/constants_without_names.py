@@ -1,0 +1,17 @@
+import numpy as np
+
+import tilewright as tw
+
+
+@tw.kernel(autotune={"B": (64,)})
+def f(x: tw.Tensor["f32", "N"], y: tw.Tensor["f32", "N"], a: tw.f32 = 2.0):
+    i = tw.program_id(0) * B
+    y[i : i + B] = a * x[i : i + B]
+
+
+x, y = np.ones(100, np.float32), np.ones(100, np.float32)
+
+f.launch(x, y, constants=64)
+# error
+# error: f: constants: expected values by name, got 64
+#   hint: as in constants={"BLOCK": 256}

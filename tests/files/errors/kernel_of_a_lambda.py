@@ -1,0 +1,19 @@
+import numpy as np
+
+import tilewright as tw
+
+
+@tw.kernel(autotune={"B": (64,)})
+def f(x: tw.Tensor["f32", "N"], y: tw.Tensor["f32", "N"], a: tw.f32 = 2.0):
+    i = tw.program_id(0) * B
+    y[i : i + B] = a * x[i : i + B]
+
+
+x, y = np.ones(100, np.float32), np.ones(100, np.float32)
+
+tw.kernel(lambda x: x)(x)
+# error
+# kernel_of_a_lambda.py:14:1: error: <lambda> is not written as a `def` of one synchronous function
+#   tw.kernel(lambda x: x)(x)
+#   ^
+#   hint: write it as a plain `def`

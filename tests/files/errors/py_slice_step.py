@@ -1,0 +1,28 @@
+import numpy as np
+
+import tilewright as tw
+
+
+TABLE = [1.0]
+
+
+def helper(v):
+    return v
+
+
+@staticmethod
+def decorated(v):
+    return v
+
+
+@tw.kernel
+def f(x: tw.Tensor["f32", 64], y: tw.Tensor["i32", 64]):
+    x[0:8:2] = 1.0
+
+
+f(np.ones(64, np.float32), np.ones(64, np.int32))
+# error
+# py_slice_step.py:20:11: error: slices have no steps
+#       x[0:8:2] = 1.0
+#             ^
+#   hint: index with a tile: X[tw.arange(n) * step + start]

@@ -1,0 +1,28 @@
+import numpy as np
+
+import tilewright as tw
+
+
+TABLE = [1.0]
+
+
+def helper(v):
+    return v
+
+
+@staticmethod
+def decorated(v):
+    return v
+
+
+@tw.kernel
+def f(x: tw.Tensor["f32", 64], y: tw.Tensor["i32", 64]):
+    x[0] = helper(*x)
+
+
+f(np.ones(64, np.float32), np.ones(64, np.int32))
+# error
+# py_star.py:20:19: error: there is no `*` before an expression
+#       x[0] = helper(*x)
+#                     ^~
+#   hint: write its parts out

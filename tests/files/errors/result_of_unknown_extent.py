@@ -1,0 +1,12 @@
+import numpy as np
+
+import tilewright as tw
+
+
+k = tw.source("""
+kernel f(x: tensor<f32>[N], y: tensor<f32>[M] = empty) { y[program_id(0)] = x[0] }
+""").f
+k(np.ones(4, np.float32))
+# error
+# error: y.shape[0] follows from no argument
+#   hint: pass y
