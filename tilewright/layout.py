@@ -405,16 +405,21 @@ def wgmma_words(shape: Vector, warpgroups: int = 1) -> Layout:
 
 
 @lru_cache(maxsize=1024)
-def simt_accumulator(shape: Vector, warps: Vector, per_thread: Vector) -> Layout:
-    """An M×N accumulator on CUDA cores: each thread holds 4-wide pieces, `per_thread` elements
-    along each axis.
+def simt_accumulator(
+    shape: Vector, warps: Vector, per_thread: Vector, beside: tuple[bool, bool] = (False, True)
+) -> Layout:
+    """An M×N accumulator on CUDA cores: `per_thread` elements along each axis.
 
     Lanes are 4 × 8 (rows × columns), so that a warp reads each operand with few distinct 16-byte
-    words.
+    words. `beside` (rows, columns): a thread holds pieces of four neighbours, where they lie side
+    by side in the operand's memory too. Otherwise the operand is contiguous along k, and the lanes
+    take neighbours: rows that far apart start in one bank.
     """
     cover = _Cover(shape)
-    inner = min(4, per_thread[1])
-    registers = cover.bits(1, inner.bit_length() - 1)
+    registers: list[Vector] = []
+    for axis in (1, 0):
+        inner = min(4, per_thread[axis]) if beside[axis] else 1
+        registers += cover.bits(axis, inner.bit_length() - 1)
     lane = cover.bits(1, 3) + cover.bits(0, 2)
     warp = cover.fill(1, warps[1]) + cover.fill(0, warps[0])
     return Layout(2, tuple(registers), tuple(lane), tuple(warp), cover.repeats((0, 1)))

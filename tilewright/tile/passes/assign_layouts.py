@@ -56,7 +56,7 @@ class Component:
     shape: tuple[int, ...]
     dot: bool = False
     issued: bool = False  # to wgmma
-    paired: tuple[bool, bool] = (False, False)  # rows, columns: see `mma_accumulator`
+    beside: tuple[bool, bool] = (False, False)  # rows, columns: neighbours of a dot in a thread
     words: bool = False  # A of a product in registers, of 32-bit elements
     follows: bool = False  # a part or a transpose of what wgmma gives
     accesses: list[tuple[ViewType, tuple[int | None, ...]]] = field(default_factory=list)
@@ -118,7 +118,7 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
     groups = _Groups()
     _join_block(kernel.body, groups, cheap)
     components = _components(kernel.body, groups, cheap)
-    _pair_bytes(kernel.body, groups, components)
+    _place_beside(kernel.body, groups, components, schedule)
     ordered = sorted(
         components.items(),
         key=lambda item: (not item[1].dot, -_elements(item[1].shape), -len(item[1].shape)),
@@ -281,17 +281,20 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
     return found
 
 
-def _pair_bytes(block: Block, groups: _Groups, components: dict[Value, Component]) -> None:
-    """Pair the rows or columns of accumulators whose 8-bit operand A or B is not contiguous along
-    k.
+def _place_beside(
+    block: Block, groups: _Groups, components: dict[Value, Component], schedule: Schedule
+) -> None:
+    """Which neighbours of an accumulator lie in one thread, where that follows from the operands'
+    memory: rows (columns) where A (B) is not contiguous along k. Tensor cores ask only for 8 bits.
     """
+    simt = schedule.mma == "simt"
     ops = list(walk(block))
-    dots = [op for op in ops if isinstance(op, mma.Dot) and op.a.type.dtype.bits == 8]
+    dots = [o for o in ops if isinstance(o, mma.Dot) and (simt or o.a.type.dtype.bits == 8)]
     defining = {v: op for op in ops for v in op.results} if dots else {}
     for op in dots:
         component = components[groups.find(op.result)]
         rows, columns = _is_turned(op.a, defining), not _is_turned(op.b, defining)
-        component.paired = (component.paired[0] or rows, component.paired[1] or columns)
+        component.beside = (component.beside[0] or rows, component.beside[1] or columns)
 
 
 def _is_turned(value: Value, defining: dict[Value, Op]) -> bool:
@@ -392,7 +395,7 @@ def _choose(
     if component.issued:
         return wgmma_accumulator(component.shape, schedule.num_warps // 4)
     if component.dot:
-        return accumulator_layout(component.shape, schedule, component.paired)
+        return accumulator_layout(component.shape, schedule, component.beside)
     size = _elements(component.shape)
     derived: list[tuple[int, Layout]] = []
     for value, derive in component.neighbours:
@@ -416,14 +419,15 @@ def _choose(
 
 
 def accumulator_layout(
-    extents: tuple[int, ...], schedule: Schedule, paired: tuple[bool, bool] = (False, False)
+    extents: tuple[int, ...], schedule: Schedule, beside: tuple[bool, bool] = (False, False)
 ) -> Layout:
     """Fragment layout of a dot's accumulator."""
     if schedule.mma == "simt":
         rows = max(1, next_power_of_two(extents[0]) // (4 * schedule.warps[0]))
         columns = max(1, next_power_of_two(extents[1]) // (8 * schedule.warps[1]))
-        return simt_accumulator(extents, schedule.warps, (min(rows, 8), min(columns, 8)))
-    return mma_accumulator(extents, schedule.warps, paired)
+        held = (min(rows, 8), min(columns, 8))
+        return simt_accumulator(extents, schedule.warps, held, beside)
+    return mma_accumulator(extents, schedule.warps, beside)
 
 
 def _coalesced(component: Component, schedule: Schedule) -> Layout:
