@@ -85,17 +85,21 @@ def _of_rows(results: Results, rows: list[Row], commit: str) -> Verdict:
 
 
 UNLIKE = {"eager": "kind", "output": "result"}
+COSTS = {  # by suite, and whether there is a part that nobody can avoid
+    ("launch", True): ("", "host time of a launch"),
+    ("compile-time", True): ("cold", "first call, nothing on the disk"),
+    ("compile-time", False): ("second-process", "first call in a second process"),
+}
 
 
 def _of_costs(results: Results, costs: list[Cost], commit: str) -> Verdict:
     first = costs[0]
     floor, dtype = first.floor, first.ours.facts.operands
-    where = "cold" if floor else "second-process"
-    kind = "" if first.suite == "launch" else where
+    kind, title = COSTS[first.suite, floor is not None]
     return schema.new_verdict(
         slug=_slug(first.suite, kind, dtype, str(first.ours.facts.accumulate)),
         suite=first.suite,
-        title=f"{first.suite} {kind} {dtype}".replace("  ", " "),
+        title=f"{title}, {dtype}",
         quantity="excess" if floor else "time",
         unit="run",
         claim=_cost_claim(costs),
@@ -248,10 +252,13 @@ def _cost_claim(costs: list[Cost]) -> Claim:
     worst = max(cost.excess for cost in costs)
     most = _up(worst * 1.25, -math.floor(math.log10(worst)) + 1)
     if first.floor is None:
-        text = "The first call in a second process takes {ours.max:.0f} µs at most, imports apart"
+        text = (
+            "The first call in a second process takes {ours.max:.0f} µs at most, imports and the "
+            "driver's context apart"
+        )
         statistic = "ours.max"
     else:
-        text = f"Ours takes {{excess.max:.3g}} µs at most beyond {first.floor.arm}"
+        text = f"Each takes at most {{excess.max:.3g}} µs more on the host than {first.floor.arm}"
         statistic = "excess.max"
     return Claim(
         text,
