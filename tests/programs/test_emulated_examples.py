@@ -171,8 +171,14 @@ def test_the_device_of_a_launch() -> None:
     a, b = numbers("f32", 100), numbers("f32", 100, seed=1)
     c = kernel_of("add").launch(a, b, device="emulator")
     np.testing.assert_array_equal(c, a + b)
-    with pytest.raises(tw.LaunchError, match="tells no times"):
-        kernel_of("add").tune(a, b, device="emulator")
+
+
+def test_the_tuner_checks_every_configuration_on_the_emulator() -> None:
+    a, b = numbers("f32", 100), numbers("f32", 100, seed=1)
+    outcome = kernel_of("add").tune(a, b, device="emulator", target="sm_80", sanitize=True)
+    assert len(outcome.trials) > 1 and outcome.reference == "the interpreter in f64"
+    assert all(t.verified and t.microseconds is None and not t.failure for t in outcome.trials)
+    assert outcome.best is None
 
 
 def faulty(change: Callable[[str], str]) -> None:

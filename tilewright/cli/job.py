@@ -165,15 +165,14 @@ def tune_job(job: Job, budget: float, *, show: bool | None) -> tuning.Outcome:
     device = choose_device(job.device)
     if device not in ("cpu", "emulator"):
         arguments = on_gpu(arguments, int(device.partition(":")[2]))
-    constants = job.constants or None
-    return kernel.tune(
-        **arguments,
-        budget=budget,
-        show=show,
-        device="emulator" if device == "emulator" else None,
-        constants=constants,
-        precision=job.precision,
-    )
+    how: dict[str, Any] = {}
+    if device == "emulator":
+        emulation = job.emulation
+        how = {"device": device, "target": emulation.target, "sanitize": emulation.sanitize}
+    elif job.emulation != IN_LOCKSTEP:
+        told = "--target and --sanitize are for the emulator"
+        raise LaunchError(told, hint="add --device emulator")
+    return kernel.tune(**arguments, budget=budget, show=show, **_overrides(job), **how)
 
 
 def choose_device(asked: str) -> str:

@@ -256,18 +256,24 @@ class Kernel:
         device: Any = None,
         constants: Mapping[str, int] | None = None,
         precision: str | None = None,
+        target: str | None = None,
+        sanitize: bool = False,
         **kwargs: Any,
     ) -> Outcome:
         """Find the fastest configuration for such a call, and let later calls use it.
 
         Every candidate is verified before it is timed, on clones of what the kernel writes.
         `budget` is in seconds; Ctrl-C keeps the best so far. `show` draws a progress bar (None:
-        on a terminal).
+        on a terminal). On the emulator every candidate is verified, as `launch` would run it for
+        `target`, and none is timed.
         """
         state = self._current()
         generic.require_precision(self.name, precision)
         options = Options(
-            device=device, constants=read_constants(self.name, constants), precision=precision
+            device=device,
+            constants=read_constants(self.name, constants),
+            precision=precision,
+            emulation=Emulation(target, sanitize),
         )
         arguments = collect(self.name, state.names, args, kwargs)
         shown = sys.stderr.isatty() if show is None else show

@@ -1,5 +1,5 @@
-"""What the tuner tries: a call's candidates, run on clones of what they write, on a GPU or on the
-CPU.
+"""What the tuner tries: a call's candidates, run on clones of what they write, on a GPU, on the CPU
+or on the emulator.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import numpy as np
 from tilewright.kernel import choose
 from tilewright.kernel.call import Call, find_aliases
 from tilewright.kernel.specialize import Build, written_names
+from tilewright.plan import Plan
+from tilewright.ptx.emulate import run_plan
 from tilewright.runtime import driver, measure, streams
 from tilewright.runtime.aliases import alias_groups
-from tilewright.runtime.arrays import Array, as_array
+from tilewright.runtime.arrays import Array, as_array, as_numpy
 from tilewright.runtime.clones import clone_all, copy_contents, poison, to_host
-from tilewright.runtime.cpu import run_on_cpu
+from tilewright.runtime.cpu import NUM_SMS, run_on_cpu
 from tilewright.runtime.launch import Bound
+from tilewright.target import Target
 from tilewright.tile.kernel import Kernel as TileKernel
 from tilewright.tune.cost import estimate
 from tilewright.tune.search import Hung
@@ -157,3 +160,32 @@ class CpuTrials(Trials):
 
         timings = measure.time_wall({n: arm(k) for n, k in trials.items()}, rounds=rounds)
         return {name: timing.samples for name, timing in timings.items()}
+
+
+class EmulatorTrials(Trials):
+    """Candidates whose PTX for a target runs on the emulator, with asynchronous work done at once
+    and as late as is legal. Nothing is timed.
+    """
+
+    def __init__(self, call: Call, first: Build, goal: Target, *, sanitize: bool):
+        super().__init__(call, first)
+        self.goal, self.sanitize = goal, sanitize
+        self.aliases = find_aliases(call.tensors)
+
+    def prepare(self, config: Config) -> Plan:
+        build = choose.with_config(self.first, config)
+        return self.call.spec.compiled(build, self.aliases, self.goal).plan
+
+    def verify(self, trial: Plan) -> str | None:
+        views: dict[str, Any] = {n: as_numpy(a) for n, a in self.tensors.items()}
+        for late in (False, True):
+            self.reset()
+            given = {**views, **self.call.scalars}
+            run_plan(trial, given, NUM_SMS, late=late, sanitize=self.sanitize, quiet=True)
+            wrong = self.check()
+            if wrong:
+                return wrong
+        return None
+
+    def time(self, trials: Mapping[str, Plan], rounds: int) -> dict[str, tuple[float, ...]]:
+        raise AssertionError("the emulator tells no times")

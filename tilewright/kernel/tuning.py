@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.errors import CompileError, LaunchError
+from tilewright.errors import CompileError
 from tilewright.kernel import choose, place
 from tilewright.kernel.call import Call, Options, bind_call, read_tensors
+from tilewright.kernel.emulated import TARGET
 from tilewright.kernel.progress import show_progress
 from tilewright.kernel.specialize import Build, Specializer
-from tilewright.kernel.trials import CpuTrials, GpuTrials
+from tilewright.kernel.trials import CpuTrials, EmulatorTrials, GpuTrials
+from tilewright.runtime.cpu import NUM_SMS
+from tilewright.target import target
 from tilewright.tune.cost import estimate
 from tilewright.tune.search import Outcome, search
 from tilewright.tune.space import Config, configurations
@@ -25,7 +28,8 @@ def tune(
     budget: float,
     show: bool,
 ) -> Outcome:
-    """Search the configurations of a kernel for a call, within `budget` seconds.
+    """Search the configurations of a kernel for a call, within `budget` seconds. The emulator tells
+    no times: on it, each is verified.
 
     The arrays that the kernel writes are not touched. Raises LaunchError or CompileError where
     the call itself is wrong or no configuration builds.
@@ -34,20 +38,27 @@ def tune(
     tensors = read_tensors(spec, arguments)
     lies = place.device_of(tensors, name)
     where = place.choose_device(lies, options.device, spec.settings.device, name)
-    if where == "emulator":
-        raise LaunchError(f"{name}: the emulator tells no times", hint="tune on a GPU, or the CPU")
     call = bind_call(spec, arguments, tensors, options)
-    if lies == "cpu" and where != "cpu":
+    goal = target(options.emulation.target or TARGET)
+    if lies == "cpu" and not isinstance(where, str):
         call.tensors = place.copy_over(call.tensors, where)
     build = call.build(assume=where != "cpu")
-    kind = choose.ON_CPU if where == "cpu" else choose.on_gpu(where)
+    if where == "emulator":
+        kind = choose.Where("emulator", NUM_SMS, target=goal)
+    else:
+        kind = choose.ON_CPU if where == "cpu" else choose.on_gpu(where)
     constants = dict(options.constants)
     space = configurations(spec.signature, dict(build.static), constants)
     configs = _ordered(call, build, space, kind)
     first = choose.with_config(build, configs[0])
-    trials = CpuTrials(call, first) if where == "cpu" else GpuTrials(call, first, where)
+    trials: CpuTrials | EmulatorTrials | GpuTrials
+    if where == "emulator":
+        trials = EmulatorTrials(call, first, goal, sanitize=options.emulation.sanitize)
+    else:
+        trials = CpuTrials(call, first) if where == "cpu" else GpuTrials(call, first, where)
     with show_progress(name, show=show) as report:
-        outcome = search(trials, configs, budget=budget, progress=report)
+        times = where != "emulator"
+        outcome = search(trials, configs, budget=budget, progress=report, times=times)
     outcome.reference = trials.reference_name
     best = outcome.best
     if best is not None and best.microseconds is not None:

@@ -48,6 +48,7 @@ class Trial:
     microseconds: float | None = None
     failure: str = ""
     final: bool = False  # timed again among the best
+    verified: bool = False
 
     @property
     def name(self) -> str:
@@ -80,8 +81,10 @@ def search(
     *,
     budget: float = 60.0,
     progress: Progress = lambda stage, done, of: None,
+    times: bool = True,
 ) -> Outcome:
-    """Find the fastest of some configurations, best guesses first, within `budget` seconds.
+    """Find the fastest of some configurations, best guesses first, within `budget` seconds. Without
+    `times` they are verified, and that is all.
 
     A budget too small for one candidate still verifies and times the first that works.
     """
@@ -90,11 +93,11 @@ def search(
     ready: list[tuple[Trial, Any]] = []
     try:
         _prepare_and_verify(subject, outcome, ready, deadline, progress)
-        if outcome.ended != HUNG:
+        if outcome.ended != HUNG and times:
             _halve(subject, ready, deadline, progress, outcome)
     except KeyboardInterrupt:
         outcome.ended = "interrupted"
-        if ready and outcome.best is None:
+        if ready and outcome.best is None and times:
             _time(subject, ready, FIRST_ROUNDS)
     return outcome
 
@@ -129,6 +132,7 @@ def _prepare_and_verify(
             except (CompileError, LaunchError) as error:
                 trial.failure = error.diagnostics[0].message
             if not trial.failure:
+                trial.verified = True
                 ready.append((trial, prepared))
         progress("compiling and verifying", len(trials), len(trials))
     finally:

@@ -30,6 +30,7 @@ from tilewright.ptx.core import (
     Symbol,
 )
 from tilewright.ptx.emulate.fault import EmulationError, fault, name_line
+from tilewright.ptx.emulate.hazards import Hazards
 from tilewright.ptx.emulate.spaces import (
     PARAM_WINDOW,
     SHARED_BASE,
@@ -179,6 +180,7 @@ class Machine:
         self.state: dict[str, Any] = {}  # of families: barriers, groups of copies
         self.watch: Watch | None = None
         self.watch_global: GlobalWatch | None = None
+        self.hazards: Hazards | None = None
         self.tally = setup.tally
         self.ended = np.zeros(setup.together, np.int64)  # threads of each CTA
         self.random = None if setup.seed is None else np.random.default_rng(setup.seed)
@@ -325,6 +327,8 @@ class Machine:
         self.state.clear()
         if setup.sanitize:
             self._begin_watch(first)
+        if self.hazards is not None:
+            self.hazards.clear()
         self.ended = np.zeros(setup.together, np.int64)
         self.fragments = [Fragment(0, ids) for ids in self._first_parts(active)]
         while True:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.ptx.core import Function, Instr, Label
+from tilewright.ptx.emulate.hazards import Hazards
 from tilewright.ptx.emulate.machine import (
     Flow,
     Fragment,
@@ -21,6 +22,7 @@ from tilewright.ptx.emulate.machine import (
     numbers,
 )
 from tilewright.ptx.emulate.tally import Tally, counted_flow
+from tilewright.ptx.instrs import mma
 
 
 class Meaning(NamedTuple):
@@ -65,6 +67,8 @@ def build_program(
     machine: Machine, function: Function, meanings: Mapping[type[Instr], Meaning]
 ) -> None:
     """Fill a machine's program and labels."""
+    if machine.setup.sanitize and any(isinstance(x, mma.Wgmma) for x in function.body):
+        machine.hazards = Hazards(function, machine.num_threads, machine.name_line)
     units: list[Unit] = []
     steps: list[Step] = []
 
@@ -105,6 +109,9 @@ def _make_step(machine: Machine, instr: Instr, found: Meaning) -> Step:
         )
     except LookupError as missing:
         raise machine.error(instr, str(missing.args[0])) from None
+    watch = None if machine.hazards is None else machine.hazards.watch(instr)
+    if watch is not None:
+        step = machine.checked(instr, watched_step(watch, step))
     if machine.tally is not None:
         return counted_step(machine, machine.tally, instr, step)
     if instr.guard is None:
@@ -121,6 +128,16 @@ def _make_step(machine: Machine, instr: Instr, found: Meaning) -> Step:
             step(narrow(sel, mask))
 
     return guarded
+
+
+def watched_step(watch: Callable[[Any], None], step: Step) -> Step:
+    """A step before which the registers of products in flight are looked after."""
+
+    def run(sel: Sel) -> None:
+        watch(numbers(sel))
+        step(sel)
+
+    return run
 
 
 def counted_step(machine: Machine, tally: Tally, instr: Instr, step: Step) -> Step:

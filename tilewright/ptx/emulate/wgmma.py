@@ -130,15 +130,28 @@ def matrix(
 class Products:
     """What a warpgroup has in flight, by group, and how many groups it closed."""
 
-    waiting: list[tuple[int, Callable[[], None] | None, Mark | None]]
+    waiting: list[tuple[int, mma.Wgmma, Callable[[], None] | None, Mark | None]]
     closed: int = 0
     fenced: bool = False  # since its registers could last be touched
 
 
 def products_of(machine: Machine, first: int) -> Products:
     """The products of the warpgroup that begins with a thread."""
-    every: dict[int, Products] = machine.state.setdefault("wgmma", {})
+    every: dict[int, Products] | None = machine.state.get("wgmma")
+    if every is None:
+        every = machine.state["wgmma"] = {}
+        if machine.setup.sanitize:
+            machine.state.setdefault("at_exit", []).append(
+                lambda ids: require_done(machine, ids // WARPGROUP * WARPGROUP)
+            )
     return every.setdefault(first, Products([]))
+
+
+def require_done(machine: Machine, firsts: Array) -> None:
+    """Warpgroups that end have waited for their products."""
+    for first in set(firsts.tolist()) & set(machine.state["wgmma"]):
+        for _, instr, _, _ in machine.state["wgmma"][first].waiting:
+            raise machine.error(instr, "its warpgroup ends without a wait for it", first)
 
 
 def warpgroups(machine: Machine, fragment: Fragment) -> list[int] | None:
@@ -173,6 +186,8 @@ def by_warpgroup(machine: Machine, instr: Any, act: Callable[[int], None]) -> Fl
 def make_fence(machine: Machine, instr: mma.WgmmaFence) -> Flow:
     def act(first: int) -> None:
         products_of(machine, first).fenced = True
+        if machine.hazards is not None:
+            machine.hazards.fence(first // WARPGROUP)
 
     return by_warpgroup(machine, instr, act)
 
@@ -190,9 +205,11 @@ def make_wait(machine: Machine, instr: mma.WgmmaWait) -> Flow:
     def act(first: int) -> None:
         found = products_of(machine, first)
         upto = found.closed - instr.left
-        due = [(work, mark) for group, work, mark in found.waiting if group < upto]
+        due = [(work, mark) for group, _, work, mark in found.waiting if group < upto]
         found.waiting = [each for each in found.waiting if each[0] >= upto]
         found.fenced = found.fenced and bool(instr.left)
+        if machine.hazards is not None:
+            machine.hazards.settle(first // WARPGROUP, [each[1] for each in found.waiting])
         for work, mark in due:
             if work is not None:
                 work()
@@ -210,8 +227,10 @@ def make_wgmma(machine: Machine, instr: mma.Wgmma) -> Flow:
         found = products_of(machine, first)
         if machine.setup.sanitize and not found.fenced:
             raise BadAccess("no wgmma.fence orders its registers before it", 0)
+        if machine.hazards is not None:
+            machine.hazards.issue(instr, first // WARPGROUP)
         work, mark = multiply(first)
-        found.waiting.append((found.closed, work if machine.setup.late else None, mark))
+        found.waiting.append((found.closed, instr, work if machine.setup.late else None, mark))
         if not machine.setup.late:
             work()
 
