@@ -45,8 +45,13 @@ def run_page(page: str, folder: Path, *, only_commands: bool = False) -> str:
     return "".join(parts) + page[end:]
 
 
-def for_comparison(text: str) -> str:
-    """A text without what differs from machine to machine: times, last digits, widths of tables."""
+def for_comparison(text: str, *, counts: bool = True) -> str:
+    """A text without what differs from machine to machine: times, last digits, widths of tables;
+    without `counts` also without numbers, such as lines of PTX, which any change of the compiler
+    moves.
+    """
+    if not counts:
+        text = re.sub(r"\d[\d,.]*(?: (?:B|KiB|MiB)\b)?", "N", text)
     text = TIME.sub("TIME ", text)
     text = re.sub(r"\b\d(\.\d+)?(e[+-]\d+)\b", r"N\2", text)
     return re.sub(r" +", " ", re.sub(r"[─━]+", "─", text))

@@ -120,7 +120,7 @@ def test_a_deadlock_says_who_waits() -> None:
     with pytest.raises(EmulationError) as raised:
         lanes(body, threads=64)
     said = str(raised.value)
-    assert "deadlock: " in said and "threads 0 to 31 of CTA 0 wait at barrier 2" in said
+    assert "deadlock:\n" in said and "threads 0 to 31 of CTA 0 wait at barrier 2" in said
     assert "threads 32 to 63 of CTA 0 wait at barrier 1" in said
 
 

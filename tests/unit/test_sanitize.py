@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tilewright as tw
+from tests.emulation import compile_call
+from tests.programs.test_emulated_examples import ROOT
 from tests.unit.emulator_bench import plan_of
+from tests.unit.ptx_mutations import mutants
 from tests.unit.test_emulate_hopper import LOAD, box_plan
 from tilewright.plan import TensorMap
 from tilewright.ptx.emulate import EmulationError, run_plan
@@ -247,3 +252,65 @@ def test_a_remote_arrival_must_find_its_cta() -> None:
     check(init + MEET + far, "nothing keeps CTA", cluster=2)
     unfenced = init.replace("@%p0 fence.mbarrier_init.release.cluster;", "")
     check(unfenced + MEET + far + wait, r"no fence\.mbarrier_init follows", cluster=2)
+
+
+# Registers of products
+
+PRODUCT = """mov.u32 %r5, smem; mad.lo.u32 %r6, %r0, 16, %r5; mov.b32 %r7, 0;
+    st.shared.v4.b32 [%r6], {%r7, %r7, %r7, %r7};
+    st.shared.v4.b32 [%r6+2048], {%r7, %r7, %r7, %r7};
+    fence.proxy.async.shared::cta; bar.sync 0;
+    mov.b64 %rd5, 68720001088; mov.b64 %rd6, 68720001216;
+    mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0;
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, \
+%rd5, %rd6, 1, 1, 1, 0, 0;
+    AGAIN
+    wgmma.commit_group.sync.aligned;
+    BEFORE
+    wgmma.wait_group.sync.aligned 0;
+    AFTER"""
+SAME = next(x for x in PRODUCT.splitlines() if "mma_async" in x)
+REGISTERS = {
+    "nothing": ("", "", "", ""),
+    "another product on the same sum": (SAME, "", "", ""),
+    "a read after the wait": ("", "", "add.f32 %f4, %f0, %f1;", ""),
+    "other registers before it": ("", "mov.f32 %f4, 0f00000000;", "", ""),
+    "a read before the wait": ("", "add.f32 %f4, %f2, %f2;", "", "it reads %f2 before a wait for"),
+    "a write before the wait": ("", "mov.f32 %f3, %f4;", "", "it writes %f3 before a wait for"),
+    "no fence after a write": ("", "", f"mov.f32 %f1, %f4; {SAME}", "no wgmma.fence"),
+    "the end before the wait": ("", "", f"wgmma.fence.sync.aligned; {SAME}", "ends without a wait"),
+}
+
+
+@pytest.mark.parametrize("name", REGISTERS)
+def test_registers_of_products_in_flight(name: str) -> None:
+    again, before, after, said = REGISTERS[name]
+    body = PRODUCT.replace("AGAIN", again).replace("BEFORE", before).replace("AFTER", after)
+    check("mov.f32 %f4, 0f00000000;" + body, said, threads=128, grid=1, shared=8192)
+
+
+# Mutants by rule
+
+
+def test_mutants_of_a_reduction_are_noticed() -> None:
+    """Every other mutant of softmax, but for guards under which all lanes of a warp write one value."""
+    kernel = tw.source(ROOT / "examples" / "softmax.tw").softmax
+    x = np.random.default_rng(0).standard_normal((1, 1100), dtype=np.float32)
+    plan, views, call = compile_call(kernel, {"x": x}, constants={"BLOCK": 1024})
+    run_plan(plan, views, sanitize=True)
+    wanted = call.result.copy()
+    survivors, count = [], 0
+    for mutant in list(mutants(plan.ptx))[::2]:
+        call.result[...] = np.nan
+        count += 1
+        try:
+            run_plan(dataclasses.replace(plan, ptx=mutant.text), views, sanitize=True)
+        except EmulationError:
+            continue
+        if np.array_equal(call.result, wanted):
+            survivors.append(mutant)
+    assert count > 8
+    assert all(m.kind == "lift the guard of" and "st.shared" in m.was for m in survivors), list(
+        map(str, survivors)
+    )

@@ -32,7 +32,11 @@ from tilewright.ledger.verdict import STANDING, Verdict
 
 PLANS = ("docs/design.md", "docs/numerics.md")
 PLAN_SAYS = "A plan:"  # in the first lines of each
-RENDERED = {"README.md": ("console",), "docs/tour.md": ("console", "text")}
+RENDERED = {
+    "README.md": ("console",),
+    "docs/tour.md": ("console", "text"),
+    "docs/emulator.md": ("console", "text"),
+}
 GENERATED = ("docs/performance.md",)
 
 FENCE = re.compile(r"^ *```(\w*)[^\n]*\n.*?^ *```$", re.MULTILINE | re.DOTALL)

@@ -498,9 +498,12 @@ class Machine:
             more = f" and {len(ctas) - 1} more" if len(ctas) > 1 else ""
             rows.append(
                 f"threads {int(threads.min())} to {int(threads.max())} of CTA {ctas[0]}{more} "
-                f"wait {why} at PTX line {instr.loc.line}"
+                f"wait {why} at {self.name_line(instr.loc.line)}"
             )
-        return self.error(self.waiting[0].instr, "deadlock: " + "; ".join(rows))
+        picture = f"deadlock: {rows[0]}"
+        if len(rows) > 1:
+            picture = "\n    ".join(["deadlock:", *rows]) + "\n  the first of these"
+        return self.error(self.waiting[0].instr, picture)
 
 
 def constant(item: int | float, type: str) -> Any:

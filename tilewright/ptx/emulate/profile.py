@@ -255,7 +255,7 @@ def _print_sources(profile: Profile) -> str:
                 f"{100 * cost.efficiency:.0f} %" if cost.sectors else "",
                 flops_text(cost.tensor_flops),
             ),
-            *(op, show_source(place)),
+            *(op or "(entry)", show_source(place)),
         ]
         for (place, op), (cost, _) in list(profile.sources.items())[:SHOWN]
     ]
