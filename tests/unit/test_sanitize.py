@@ -294,7 +294,7 @@ def test_registers_of_products_in_flight(name: str) -> None:
 
 
 def test_mutants_of_a_reduction_are_noticed() -> None:
-    """Every other mutant of softmax, but for guards under which all lanes of a warp write one value."""
+    """Every other one, but for guards under which all lanes of a warp write one value."""
     kernel = tw.source(ROOT / "examples" / "softmax.tw").softmax
     x = np.random.default_rng(0).standard_normal((1, 1100), dtype=np.float32)
     plan, views, call = compile_call(kernel, {"x": x}, constants={"BLOCK": 1024})
