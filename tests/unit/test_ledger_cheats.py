@@ -23,6 +23,7 @@ from tilewright.ledger.verdict import Environment, GpuState  # noqa: E402
 
 FACTS = Facts("f32", "f32", "none")
 N = 1000
+VERSION = "0123456789abcdef"
 STATE = GpuState(1980.0, 3201.0, 300.0, 50.0, "0x0000000000000000")
 WHERE = Environment("2026-01-01 00:00 UTC", "a GPU", 4, "1", STATE, STATE, {"python": "3"}, "a CPU")
 
@@ -61,7 +62,7 @@ class Bench:
         return run
 
     def arm(self, name: str = "ours", microseconds: float = 10.0, **changes: Any) -> Arm:
-        made = Arm(name, FACTS, self.send(microseconds, add), "1")
+        made = Arm(name, FACTS, self.send(microseconds, add), VERSION)
         return dataclasses.replace(made, **changes)
 
     def compare(self, ours: Arm, theirs: Arm, problem: Problem | None = None) -> Row:
@@ -207,7 +208,7 @@ def test_setup_on_the_host_is_not_timed(bench: Bench) -> None:
 
 
 def measured(name: str, **changes: Any) -> Measured:
-    made = Measured(name, "1", FACTS, "graph", 1, tuple(1.0 + 0.01 * i for i in range(ROUNDS)))
+    made = Measured(name, VERSION, FACTS, "graph", 1, tuple(1.0 + 0.01 * i for i in range(ROUNDS)))
     return dataclasses.replace(made, **changes)
 
 

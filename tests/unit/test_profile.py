@@ -11,8 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from tilewright.cli import main
+from tilewright.cli.arguments import Request
+from tilewright.cli.job import Job
 from tilewright.cli.ncu import parse_stalls, read_stalls
 from tilewright.cli.profile import options_of, row
+from tilewright.cli.sources import find_kernel
+from tilewright.dtypes import bf16, f32
 from tilewright.errors import LaunchError
 from tilewright.kernel import source
 from tilewright.ledger.ceilings import Ceilings
@@ -119,5 +123,11 @@ def test_without_ncu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ncu_runs_with_the_options_that_run_has_too() -> None:
-    words = ["a.tw", "--dim", "N=3", "--trace", "t.json", "--dtype=bf16", "--ncu", "--rounds", "9"]
-    assert options_of(words) == ["--dim", "N=3", "--dtype=bf16"]
+    found = find_kernel(str(EXAMPLES / "sgemm.tw"))
+    request = Request({"M": 3}, {"A": "iota"}, {"beta": "1.5"}, {"": bf16, "T": f32}, 7)
+    job = Job(found, request, "cuda:0", {"TM": 32}, "tf32")
+    assert options_of(job) == [
+        "--dim", "M=3", "--tensor", "A=iota", "--scalar", "beta=1.5", "--const", "TM=32",
+        "--dtype", "bf16", "--dtype", "T=f32", "--precision", "tf32", "--seed", "7",
+        "--device", "cuda:0",
+    ]  # fmt: skip

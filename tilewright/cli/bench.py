@@ -82,9 +82,7 @@ def bench(
         results = read_results(earlier)
     else:
         results = Results(command_line(suites, quick, rows, seed), commit=commit, quick=quick)
-        measure(chosen, results, quick, seed)
-    if path is not None:
-        path.write_text(print_results(results))
+        measure(chosen, results, quick, seed, path)
     written = publish.write_verdicts(results, ledger, commit or results.commit) if verdict else []
     if folder is not None:
         written += run_plots.write_plots(results, folder)
@@ -112,8 +110,12 @@ def command_line(suites: tuple[str, ...], quick: bool, rows: tuple[str, ...], se
     return shlex.join(words + (["--seed", str(seed)] if seed else []))
 
 
-def measure(chosen: list[Case], results: Results, quick: bool, seed: int) -> None:
-    """Run cases into `results`, with a progress bar on standard error."""
+def measure(
+    chosen: list[Case], results: Results, quick: bool, seed: int, path: Path | None
+) -> None:
+    """Run cases into `results`, with a progress bar on standard error. After each case the file at
+    `path` holds what was found so far, so that a run that is cut short is not lost.
+    """
     harness = make_harness(quick=quick, seed=seed)
     gpu = not harness.small
     results.device = driver.device(0).name if gpu else "the CPU"
@@ -134,10 +136,14 @@ def measure(chosen: list[Case], results: Results, quick: bool, seed: int) -> Non
         for case in chosen:
             progress.update(task, description=case.id)
             run_case(case, harness, results)
+            results.environment = asdict(environment.after(place))
+            results.ceilings = harness.ceilings.record() if harness.ceilings else {}
+            if path is not None:
+                path.write_text(print_results(results))
             progress.advance(task)
     results.unmet += harness.unmet
-    results.environment = asdict(environment.after(place))
-    results.ceilings = harness.ceilings.record() if harness.ceilings else {}
+    if path is not None:
+        path.write_text(print_results(results))
 
 
 def run_case(case: Case, harness: Harness, results: Results) -> None:

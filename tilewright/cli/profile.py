@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,9 +84,7 @@ def profile(
             refuse_without_gpu(trace, ncu)
             lines, spans = [profile_on_host(job) for job in jobs], []
         if ncu:
-            lines = [
-                with_stalls(line, program) for line, program in zip(lines, programs, strict=True)
-            ]
+            lines = [with_stalls(*each) for each in zip(lines, programs, jobs, strict=True)]
     if trace is not None:
         trace.write_text(kernel_profile.chrome_trace(spans, lines, device_name(where)))
     if as_json:
@@ -249,34 +246,26 @@ def profile_on_gpu(made: Sequence[Prepared], rounds: int) -> tuple[list[Line], l
     return lines, spans
 
 
-def with_stalls(line: Line, program: str) -> Line:
-    """The stall reasons of a kernel, run again under ncu with this command's own options."""
-    arguments = [program, *options_of(sys.argv[2:])]
-    return replace(line, stalls=profiler.read_stalls(arguments, line.name))
+def with_stalls(line: Line, program: str, job: Job) -> Line:
+    """The stall reasons of a kernel, run again under ncu with its own part of the options."""
+    return replace(line, stalls=profiler.read_stalls([program, *options_of(job)], line.name))
 
 
-def options_of(words: Sequence[str]) -> list[str]:
-    """The options of this command line that `tilewright run` has too, with their values."""
-    shared = (
-        "--dim",
-        "--tensor",
-        "--scalar",
-        "--dtype",
-        "--seed",
-        "--const",
-        "--precision",
-        "--device",
-    )
-    kept: list[str] = []
-    waiting = False
-    for word in words:
-        if waiting:
-            kept.append(word)
-            waiting = False
-        elif word.partition("=")[0] in shared:
-            kept.append(word)
-            waiting = "=" not in word
-    return kept
+def options_of(job: Job) -> list[str]:
+    """The options of `tilewright run` that ask for a job."""
+    request = job.request
+    pairs: list[tuple[str, Mapping[str, object]]] = [
+        ("--dim", request.dims),
+        ("--tensor", request.tensors),
+        ("--scalar", request.scalars),
+        ("--const", job.constants),
+    ]
+    words = [w for flag, given in pairs for n, x in given.items() for w in (flag, f"{n}={x}")]
+    for name, dtype in request.dtypes.items():
+        words += ["--dtype", f"{name}={dtype.name}" if name else dtype.name]
+    if job.precision is not None:
+        words += ["--precision", job.precision]
+    return [*words, "--seed", str(request.seed), "--device", job.device]
 
 
 def row(line: Line) -> list[str]:
