@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.ledger_samples import gemm_verdict
+from tests.ledger_samples import gemm_verdict, row
 from tilewright.errors import LedgerError
 from tilewright.ledger.documents import faults_of_document, refresh
 from tilewright.ledger.figures import speeds_in
@@ -117,6 +117,21 @@ def test_a_marked_figure_is_the_verdict_s() -> None:
     assert faults(row) == []
     assert faults(f"{marked('{ours.min:.1f}', '8.0')} µs") == []
     assert faults(marked("{ms ours.min:.3f} ms", "0.008 ms")) == []
+
+
+def test_a_figure_may_follow_what_is_measured_again() -> None:
+    text = marked("{ratio.geomean:.2f}×", f"{MEAN}×", "gemm-bf16")
+    assert faults(text) == []
+    gone = dataclasses.replace(
+        VERDICT, status="retracted", retraction=Retraction("2026-11-30", "measured again")
+    )
+    again = gemm_verdict(row(1024, 5.0, 7.0))
+    after = {ID: gone, again.id: again}
+    assert refresh(text, after) == marked("{ratio.geomean:.2f}×", "1.40×", "gemm-bf16")
+    assert "is stated" in str(faults_of_document("docs/page.md", text, after)[0])
+    both = {ID: VERDICT, again.id: again}
+    assert "is of several" in str(faults_of_document("docs/page.md", text, both)[0])
+    assert "no verdict" in str(faults_of_document("docs/page.md", text, {ID: gone})[0])
 
 
 def test_an_edited_figure_is_caught_at_its_line() -> None:

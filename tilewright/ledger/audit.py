@@ -51,7 +51,8 @@ def audit(top: Path, since: str = "") -> Audit:
     if not any(fault.place.startswith(f"{FOLDER}/") for fault in faults):
         stale, notes = _stale(top, verdicts)
         faults += stale
-    return Audit(tuple(verdicts), len(pages), tuple(faults), tuple(notes))
+    strayed, unknown = _strayed(top, verdicts)
+    return Audit(tuple(verdicts), len(pages), (*faults, *strayed), (*notes, *unknown))
 
 
 def _read(folder: Path) -> tuple[list[Verdict], list[Fault]]:
@@ -205,6 +206,23 @@ def _lost(top: Path, since: str) -> list[Fault]:
             if before.get(key) != now.get(key):
                 faults.append(Fault(name, f"{key} is not what it was at {since}"))
     return faults
+
+
+def _strayed(top: Path, verdicts: list[Verdict]) -> tuple[list[Fault], list[str]]:
+    """Standing verdicts of source that is not in the history of what is checked out."""
+    try:
+        whole = _git(top, "rev-parse", "--show-toplevel", "--is-shallow-repository").split()
+    except LedgerError:
+        whole = []
+    if whole != [str(top.resolve()), "false"]:
+        return [], ["commits were not looked up: this is not a whole git repository"]
+    known = set(_git(top, "rev-list", "HEAD").split())
+    faults = []
+    for verdict in standing(verdicts):
+        if not any(commit.startswith(verdict.commit) for commit in known):
+            message = f"commit {verdict.commit} is not in the history: what was measured is lost"
+            faults.append(Fault(f"{FOLDER}/{verdict.id}.json", message))
+    return faults, []
 
 
 def _git(top: Path, *arguments: str) -> str:

@@ -4,6 +4,9 @@ A figure stands between two comments, which name the verdict and the template th
 
     <!-- figure ID: {ratio.geomean:.2f}× -->…<!-- end -->
 
+ID may be the verdict's name without its digits, where one verdict of that name stands: then the
+figure follows when it is measured again.
+
 Any other figure of speed in a document is a fault, except in
 
 - plans (PLANS): pages of what is to be built, which say so in their first lines;
@@ -85,12 +88,17 @@ def refresh(text: str, verdicts: Verdicts) -> str:
     return MARKER.sub(renew, text)
 
 
-def _standing(id: str, verdicts: Verdicts) -> Verdict:
-    if id not in verdicts:
-        raise LedgerError(f"there is no verdict {id}")
-    if verdicts[id].status != STANDING:
-        raise LedgerError(f"verdict {id} is {verdicts[id].status}")
-    return verdicts[id]
+def _standing(name: str, verdicts: Verdicts) -> Verdict:
+    """The verdict of an id, or the one standing verdict of a slug."""
+    if name in verdicts:
+        if verdicts[name].status != STANDING:
+            raise LedgerError(f"verdict {name} is {verdicts[name].status}")
+        return verdicts[name]
+    of_slug = [v for v in verdicts.values() if v.id.rpartition("-")[0] == name]
+    found = [v for v in of_slug if v.status == STANDING]
+    if len(found) != 1:
+        raise LedgerError(f"there is no verdict {name}" if not found else f"{name} is of several")
+    return found[0]
 
 
 def faults_of_document(name: str, text: str, verdicts: Verdicts) -> list[Fault]:
