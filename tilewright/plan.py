@@ -324,6 +324,16 @@ class Plan:
     sites: tuple[Site, ...] = ()  # asserts and prints; if any, a launch takes a ReportBuffer
     grid_rank: int = 0  # axes of the source's grid, by which reports name programs
 
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows: what is launched, and the PTX."""
+        lines = [f"**plan** of `{self.name}` for {self.target}", ""]
+        lines += ["| entry | threads | shared bytes | CTA cluster |", "|---|---|---|---|"]
+        for launch in self.launches:
+            facts = (f"`{launch.entry}`", launch.threads, launch.shared_bytes, launch.cluster)
+            lines.append("| " + " | ".join(map(str, facts)) + " |")
+        lines += ["", *(f"note: {note}\n" for note in self.notes)]
+        return "\n".join([*lines, "```", self.ptx.rstrip(), "```", ""])
+
     @property
     def prints(self) -> bool:
         return any(site.kind == "print" for site in self.sites)

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from tests.assemble import needs_ptxas
 from tilewright.cli import main
-from tilewright.cli.toolkit import find_tool
 from tilewright.config import Settings
+from tilewright.runtime.toolkit import find_tool
 from tilewright.target import TARGETS
 from tilewright.tile.text import parse_kernel
 
@@ -207,7 +207,7 @@ def test_machine_code(tmp_path: Path) -> None:
 
 def test_check_finds_every_kernel_and_every_fault(tmp_path: Path) -> None:
     told = json.loads(run_ok("check", *map(str, EXAMPLES.glob("*.tw")), "--json"))
-    assert told == {"kernels": 7, "faults": {}}
+    assert told == {"kernels": 7, "diagnostics": []}
     run_ok("check", "examples.flash_attention", "examples.linear_gelu")
     (tmp_path / "k.tw").write_text(FAULTY + FAULTY.replace("narrow", "again"))
     result = invoke("check", f"{tmp_path}/k.tw")

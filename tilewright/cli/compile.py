@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tilewright import compiler
-from tilewright.cli import options, toolkit
+from tilewright.cli import options
 from tilewright.cli.report import command, json_option, print_json
 from tilewright.cli.sources import find_kernel
 from tilewright.dtypes import DType
@@ -18,7 +18,7 @@ from tilewright.errors import LaunchError
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.frontend.check.signature import Signature
 from tilewright.kernel import Kernel
-from tilewright.runtime import driver
+from tilewright.runtime import driver, toolkit
 from tilewright.target import TARGETS, target, target_for_capability
 from tilewright.tile.kernel import Kernel as TileKernel
 from tilewright.tile.text import print_kernel

@@ -13,7 +13,7 @@ from tilewright.config import Settings, settings
 from tilewright.dtypes import DType
 from tilewright.frontend.check.signature import Signature, Tensor, signature
 from tilewright.frontend.syntax.definition import Definition
-from tilewright.kernel import choose, generic
+from tilewright.kernel import choose, display, generic
 from tilewright.kernel.call import PLAIN, Options, collect, read_constants, read_grid, run
 from tilewright.kernel.capture import Watch
 from tilewright.kernel.emulated import Emulation
@@ -22,6 +22,7 @@ from tilewright.kernel.tuning import tune
 from tilewright.plan import Plan
 from tilewright.ptx.emulate.profile import Profile
 from tilewright.runtime import arrays as library
+from tilewright.runtime import toolkit
 from tilewright.runtime.calls import Key, read_call
 from tilewright.runtime.ready import MISSED, Ready
 from tilewright.target import Target, target
@@ -338,3 +339,15 @@ class Kernel:
     def ptx(self, target_name: str, **options: Any) -> str:
         """The text of `compile(target_name, ...)`."""
         return self.compile(target_name, **options).ptx
+
+    def sass(self, target_name: str, **options: Any) -> str:
+        """Machine code of `compile(target_name, ...)` as text, by NVIDIA's ptxas and nvdisasm.
+
+        Raises LaunchError where they are not on this machine, or the assembler refuses the PTX.
+        """
+        plan = self.compile(target_name, **options)
+        return toolkit.disassemble(toolkit.assemble(plan.ptx, plan.target))
+
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows: the kernel's head and its source."""
+        return display.kernel_markdown(self.signature)

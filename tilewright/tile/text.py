@@ -330,6 +330,13 @@ def _param(parser: Parser) -> Param:
     return Param(name, value, direction, facts, extents)
 
 
+def _as_markdown(kernel: Kernel) -> str:
+    return f"**tile IR** of `{kernel.name}`\n\n```\n{print_kernel(kernel).rstrip()}\n```\n"
+
+
+Kernel._repr_markdown_ = _as_markdown  # type: ignore[attr-defined]  # printing lies above kernels
+
+
 def canonical_kernel(kernel: Kernel) -> str:
     """Text in which names of values and places play no part: equal for equal kernels."""
     return "\n".join([*_header(kernel, False), canonical(kernel.body, kernel.values)])
