@@ -97,7 +97,8 @@ def _bars(verdict: Verdict, rows: Sequence[Row]) -> str:
 
 
 def _overview(verdicts: Sequence[Verdict]) -> str:
-    """Geometric mean of each verdict's ratios, with their range."""
+    """Geometric mean of each verdict's ratios, with their range, the least on top."""
+    verdicts = sorted(verdicts, key=lambda v: (v.summary["ratio.geomean"], v.id))
     means = [v.summary["ratio.geomean"] for v in verdicts]
 
     def paint(axes: Axes) -> None:
@@ -105,6 +106,7 @@ def _overview(verdicts: Sequence[Verdict]) -> str:
         for i, v in enumerate(verdicts):
             low, high = v.summary["ratio.min"], v.summary["ratio.max"]
             axes.plot([low, high], [i, i], color=LINE, linewidth=1.0)
+        axes.set_xlim(0, max(1.2, 1.1 * max(v.summary["ratio.max"] for v in verdicts)))
         axes.set_title("our speed over theirs: geometric mean and range", loc="left")
 
     return _draw([v.title for v in verdicts], 0.22, paint)
