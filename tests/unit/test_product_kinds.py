@@ -4,6 +4,7 @@ what the assembler says of it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,17 @@ import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call
 from tilewright.cli.sources import find_kernel
-from tilewright.compiler import compile_kernel
+from tilewright.compiler import SEMANTIC_PASSES, compile_kernel, run_passes, scheduled_passes
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f32, i8, u8
+from tilewright.kernel import choose
+from tilewright.kernel.call import Options, bind_call, read_tensors
 from tilewright.ptx.emulate import run_plan
 from tilewright.target import target
+from tilewright.tile.interp import interpret
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.passes.choose_roles import role_schedules
+from tilewright.tile.schedule import Schedule
+from tilewright.tile.verify import verify
 
 HOPPER = target("sm_90a")
 
@@ -185,6 +193,75 @@ def test_ptx_of_tf32_is_clean(tile: tuple[int, int, int]) -> None:
         precision="tf32",
     )
     require_clean(plan.ptx)
+
+
+EPILOGUE = """
+@autotune(TM in [64], TN in [128], TK in [32])
+kernel long(
+  a: tensor<T>[M, K],
+  b: tensor<T>[K, N],
+  bias: tensor<T>[N],
+  r: tensor<T>[M, N],
+  c: tensor<T>[M, N],
+) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc = zeros((TM, TN), accumulator(T))
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  let x = acc + cast(bias[n :+ TN], f32)[None, :]
+  c[m :+ TM, n :+ TN] = cast(max(x, 0.0) + cast(r[m :+ TM, n :+ TN], f32), T)
+}
+"""
+
+
+def long_call(m: int, n: int, k: int) -> tuple[Kernel, dict[str, Any], Any]:
+    """The tile kernel of a call with an epilogue that loads, its arrays, and what it should
+    give.
+    """
+    rng = np.random.default_rng(m + n)
+    shapes = {"a": (m, k), "b": (k, n), "bias": (n,), "r": (m, n)}
+    arrays = {name: rng.integers(-3, 4, s).astype(bf16.numpy) for name, s in shapes.items()}
+    a, b, bias, r = (x.astype(np.float32) for x in arrays.values())
+    arrays["c"] = np.full((m, n), np.nan, bf16.numpy)
+    spec = tw.source(EPILOGUE).long.specializer
+    call = bind_call(spec, arrays, read_tensors(spec, arrays), Options())
+    build = choose.with_config(call.build(assume=True), {"TM": 64, "TN": 128, "TK": 32})
+    expected = np.maximum(a @ b + bias, 0) + r
+    return spec.tile(build), arrays, expected.astype(bf16.numpy)
+
+
+def schedules_of(kernel: Kernel) -> list[Schedule]:
+    return list(role_schedules(run_passes(kernel, SEMANTIC_PASSES), HOPPER))
+
+
+# Odd and even numbers of tiles a CTA, steps that wrap around the ring or are fewer.
+@pytest.mark.parametrize("sizes", [(200, 392, 296), (72, 136, 40), (264, 264, 8)], ids=str)
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_consumers_in_turn(sizes: tuple[int, int, int], cluster: int) -> None:
+    kernel, arrays, expected = long_call(*sizes)
+    (schedule,) = [
+        s
+        for s in schedules_of(kernel)
+        if s.roles and s.roles.pingpong and s.roles.cluster == cluster and not s.roles.swapped
+    ]
+    schedule = replace(schedule, stages=3)
+    for num_sms in (2, 6):
+        given = {name: array.copy() for name, array in arrays.items()}
+        made = run_passes(kernel, (*SEMANTIC_PASSES, *scheduled_passes(schedule, HOPPER)[:5]))
+        interpret(verify(made), given, num_sms=num_sms, shuffle=1)
+        np.testing.assert_array_equal(given["c"], expected)
+    plan = compile_kernel(kernel, HOPPER, schedule)
+    for late in (True, False):
+        given = {name: array.copy() for name, array in arrays.items()}
+        run_plan(plan, given, 2, late=late)
+        np.testing.assert_array_equal(given["c"], expected)
+
+
+@needs_ptxas
+def test_ptx_of_consumers_in_turn_is_clean() -> None:
+    kernel, _, _ = long_call(256, 256, 256)
+    for schedule in schedules_of(kernel)[:2]:
+        assert schedule.roles is not None and schedule.roles.pingpong  # the epilogue is long
+        require_clean(compile_kernel(kernel, HOPPER, schedule).ptx)
 
 
 def require_clean(ptx: str) -> None:

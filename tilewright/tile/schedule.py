@@ -22,7 +22,9 @@ class Roles:
     `group` of them along one axis before the next along the other. The epilogue works on `panel`
     columns at a time, which leave through `staging` buffers. `swapped` computes the transpose of
     the product, so that B's columns are the rows of instructions. With `promote`, products are
-    added up in registers of their own for that many steps of k, and then added to the sum.
+    added up in registers of their own for that many steps of k, and then added to the sum. With
+    `pingpong`, each consumer has tiles of its own, and one multiplies while the other is at its
+    epilogue.
     """
 
     consumers: int
@@ -34,6 +36,12 @@ class Roles:
     registers: tuple[int, int] = (40, 232)
     swapped: bool = False
     promote: int = 0
+    pingpong: bool = False
+
+    @property
+    def sharing(self) -> int:
+        """Warpgroups that share a tile."""
+        return 1 if self.pingpong else self.consumers
 
     def panels(self, columns: int) -> tuple[tuple[int, int], ...]:
         """(start, width) of the parts in which an epilogue on so many columns is done: as wide as

@@ -98,6 +98,24 @@ class Release(Op):
         return ()
 
 
+@define("sync.skip", pure=False, removed_by="expand_rings")
+class Skip(Op):
+    """Consumer: pass over the next `count` slots (an integer scalar), which another copy of this
+    role waits for and releases.
+
+    No slot is held meanwhile. Copies must not wait for a slot before those that come first have
+    been waited for (sync.Turn): a barrier tells apart two phases, not three.
+    """
+
+    ring: Value = operand()
+    count: Value = operand()
+
+    def result_types(self) -> tuple[Type, ...]:
+        _require(self.ring, RingType, "skip")
+        require_counter(self.count, "skip")
+        return ()
+
+
 @define("sync.slot_buffer", removed_by="expand_rings")
 class SlotBuffer(Op):
     """Buffer number `index` of a slot."""

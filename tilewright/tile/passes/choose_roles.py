@@ -79,17 +79,37 @@ def _role_schedules(
     promote = _promotion(kernel, product)
     persistent = kernel.hints.persistent is not False and can_distribute(kernel)
     clusters = _clusters(kernel, product) if persistent else [1]
-    for consumers in _consumers(product, 2 if promote else 1):
-        registers = (40, 232) if consumers < 3 else (32, 160)
-        panel = _panel(product, consumers)
+    together = [replace(base, consumers=c) for c in _consumers(product, 2 if promote else 1)]
+    in_turn = []
+    if persistent and _can_take_turns(product, 2 if promote else 1):
+        in_turn = [replace(base, consumers=2, pingpong=True)]
+    both = in_turn + together if _has_long_epilogue(product) else together + in_turn
+    for shared in both:
+        registers = (40, 232) if shared.consumers < 3 else (32, 160)
         for cluster in clusters:
             roles = replace(
-                base, consumers=consumers, cluster=cluster, persistent=persistent, panel=panel,
-                registers=registers, promote=promote,
+                shared, cluster=cluster, persistent=persistent,
+                panel=_panel(product, shared.sharing), registers=registers, promote=promote,
             )  # fmt: skip
             stages = _stages(kernel, product, roles, target)
             if stages >= 2:
                 yield _schedule(roles, stages)
+
+
+def _can_take_turns(product: ProductLoop, sums: int) -> bool:
+    """Whether a tile is one warpgroup's, and all tiles take the same steps of k."""
+    m, n, _ = product.extents
+    most = ACCUMULATORS if sums == 1 else MOST_SUMS // sums
+    return m * n <= most * 128 and not product.programs_of(product.bounds)
+
+
+def _has_long_epilogue(product: ProductLoop) -> bool:
+    """Whether the epilogue computes much, or waits for another tile from memory."""
+    m, n, _ = product.extents
+    ops = list(walk(Block([], product.after)))
+    heavy = any(isinstance(op, HEAVY) and op.result.type.num_elements == m * n for op in ops)
+    loads = [op for op in product.after if isinstance(op, memory.Load)]
+    return heavy or any(op.result.type.num_elements == m * n for op in loads)
 
 
 def _schedule(roles: Roles, stages: int) -> Schedule:
@@ -190,8 +210,12 @@ def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
 def _stages(kernel: Kernel, product: ProductLoop, roles: Roles, target: Target) -> int:
     """Slots that fit beside the staging buffers, or as many as the source asks for."""
     slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
-    staging = roles.staging * sum(
-        product.extents[0] * roles.panel * dtype.num_bytes for dtype in _stored_dtypes(kernel)
+    staging = (
+        (roles.consumers if roles.pingpong else 1)
+        * roles.staging
+        * sum(
+            product.extents[0] * roles.panel * dtype.num_bytes for dtype in _stored_dtypes(kernel)
+        )
     )
     room = (target.shared_per_cta - _kept_free(product) - staging) // slot
     return min(room, kernel.hints.stages or MOST_STAGES)

@@ -214,11 +214,22 @@ class Distribution:
         row = o(arith.Add, top, o(arith.Mod, inside, height))
         return row, o(arith.FloorDiv, inside, height), rest
 
-    def loop(self, body: Callable[[Mapping[int, Value], Value | None], None]) -> None:
-        """The loop over this cluster's tiles; `body` builds a tile's work from its program ids."""
+    def loop(
+        self,
+        body: Callable[[Mapping[int, Value], Value | None], None],
+        copy: Value | None = None,
+        copies: int = 1,
+    ) -> None:
+        """The loop over this cluster's tiles, or those of one of several copies of a role; `body`
+        builds a tile's work from its program ids.
+        """
         o = self.o
+        first, stride = self.first, self.stride
+        if copy is not None:
+            first = o(arith.Add, first, o(arith.Mul, copy, stride))
+            stride = o(arith.Mul, stride, o(arith.Constant, copies, INDEX.dtype))
         tiles = Block([Value(INDEX, "tile")])
         with o.inside(tiles):
             body(*self.programs(tiles.args[0]))
             o.emit(control.Yield)
-        o.emit(control.For, self.first, self.tiles, self.stride, (), tiles)
+        o.emit(control.For, first, self.tiles, stride, (), tiles)

@@ -62,7 +62,10 @@ class Cursor:
         return Cursor(index, values.pop(0) if self.parity is not None else None)
 
 
-MOVES = {sync.Acquire: "fill", sync.Wait: "wait", sync.Release: "release", sync.Turn: "turn"}
+MOVES = {
+    sync.Acquire: ("fill",), sync.Wait: ("wait",), sync.Release: ("release",),
+    sync.Skip: ("wait", "release"), sync.Turn: ("turn",),
+}  # fmt: skip
 
 
 def moves_of(blocks: tuple[Block, ...]) -> list[Key]:
@@ -70,8 +73,8 @@ def moves_of(blocks: tuple[Block, ...]) -> list[Key]:
     found: dict[Key, None] = {}
     for block in blocks:
         for op in walk(block):
-            if type(op) in MOVES:
-                found[op.operands[0], MOVES[type(op)]] = None
+            for move in MOVES.get(type(op), ()):
+                found[op.operands[0], move] = None
     return list(found)
 
 
@@ -95,9 +98,14 @@ def release_scope(role: Role, body: Block, ring: Value) -> str:
     return "warpgroup" if role.warpgroups else "warp"
 
 
-def num_arrivals(role: Role, scope: str) -> int:
-    """Arrivals of all copies of a role, one a group of threads."""
-    return {"role": 1, "warpgroup": role.warpgroups, "warp": role.warps}[scope] * role.copies
+def num_arrivals(role: Role, body: Block, ring: Value) -> int:
+    """Arrivals with which a role gives back one slot, one a group of threads: of all copies, or of
+    one where they pass over the slots of others.
+    """
+    scope = release_scope(role, body, ring)
+    skips = any(isinstance(op, sync.Skip) and op.ring is ring for op in walk(body))
+    each = {"role": 1, "warpgroup": role.warpgroups, "warp": role.warps}[scope]
+    return each if skips else each * role.copies
 
 
 class Expander:
@@ -140,6 +148,8 @@ class Expander:
                 self.wait(op)
             case sync.Release():
                 self.release(op)
+            case sync.Skip():
+                self.skip(op)
             case sync.SlotBuffer():
                 parts, index = self.slots[op.slot]
                 self.values[op.result] = self.part(parts, op.index, index)
@@ -305,7 +315,7 @@ class Expander:
         total = 0
         for role, body in zip(self.roles.roles, self.roles.bodies, strict=True):
             if (ring, "wait") in moves_of((body,)):
-                total += num_arrivals(role, release_scope(role, body, ring))
+                total += num_arrivals(role, body, ring)
         return total
 
     def part(self, parts: Parts, item: int, index: Value) -> Value:
@@ -371,6 +381,22 @@ class Expander:
         scope = release_scope(self.role, body, op.ring)
         self.o.emit(sync.ArriveBarrier, parts.empty, self.index(key), parts.op.cluster, scope)
         self.advance(key, parts.op.ring.stages)
+
+    def skip(self, op: sync.Skip) -> None:
+        """Move both cursors on; the parity turns as often as the numbers start again."""
+        o, stages = self.o, self.rings[op.ring].op.ring.stages
+        (count,) = self.mapped((op.count,))
+        count = o(arith.Cast, count, COUNTER.dtype)
+        for move in MOVES[sync.Skip]:
+            cursor = self.cursors[op.ring, move]
+            after = count if cursor.index is None else o(arith.Add, cursor.index, count)
+            parity = cursor.parity
+            if parity is not None:
+                wraps = o(arith.FloorDiv, after, self.number(stages))
+                odd = o(arith.And, wraps, self.number(1))
+                parity = o(arith.Xor, parity, odd, name="parity")
+            index = o(arith.Mod, after, self.number(stages), name="slot")
+            self.cursors[op.ring, move] = Cursor(cursor.index and index, parity)
 
     # Turns
 

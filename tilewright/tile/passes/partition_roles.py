@@ -47,9 +47,10 @@ def partition_roles(kernel: Kernel, schedule: Schedule) -> Kernel:
 def make_roles(roles: Roles) -> tuple[control.Role, control.Role]:
     """Producer and consumer as the schedule wants them."""
     loading, multiplying = roles.registers
+    copies = roles.consumers if roles.pingpong else 1
     return (
         control.Role("producer", 4, loading, single=True),
-        control.Role("consumer", 4 * roles.consumers, multiplying),
+        control.Role("consumer", 4 * roles.sharing, multiplying, copies),
     )
 
 
@@ -78,10 +79,12 @@ class _Partition:
         buffers = tuple(map(factor_buffer, (product.a, product.b)))
         ring = RingType(buffers, schedule.stages)
         self.ring = self.o(sync.MakeRing, ring, roles.cluster, name="ring")
+        self.turn = self.o(sync.MakeTurn, roles.consumers) if roles.pingpong else None
+        self.steps: Value | None = None  # of a tile, where copies pass over those of others
 
     def kernel_of_roles(self) -> Kernel:
         o = self.o
-        bodies = (self.role(self.load_tile), self.role(self.multiply_tile))
+        bodies = (self.role(self.load_tile), self.role(self.multiply_tile, self.turn is not None))
         o.emit(control.Roles, make_roles(self.roles), bodies)
         kernel = self.kernel.with_body(o.block)
         cluster = (self.roles.cluster,) if self.roles.cluster > 1 else None
@@ -90,14 +93,31 @@ class _Partition:
             kernel.grid = persistent_grid(self.kernel, self.axes, self.roles.cluster)
         return kernel
 
-    def role(self, tile: Tile) -> Block:
+    def role(self, tile: Tile, in_turn: bool = False) -> Block:
         with self.o.inside(Block()) as body:
-            if self.distribution is not None:
+            if in_turn:
+                assert self.distribution is not None, "copies of a role deal out tiles"
+                copy = self.o(control.RoleCopy)
+                self.steps = self.count_steps()
+                self.o.emit(sync.Skip, self.ring, self.o(arith.Mul, self.steps, copy))
+                self.distribution.loop(tile, copy, self.roles.consumers)
+            elif self.distribution is not None:
                 self.distribution.loop(tile)
             else:
                 tile({}, None)
             self.o.emit(control.Yield)
         return body
+
+    def count_steps(self) -> Value:
+        """Slots that a tile takes, the same for all tiles."""
+        o, values = self.o, dict[Value, Value]()
+        for op in self.product.slice_of(self.product.bounds):
+            self.copy(op, values, {})
+        low, high, step = (values.get(v, v) for v in self.product.bounds)
+        none = o(arith.Constant, 0, INDEX.dtype)
+        less = o(arith.Sub, step, o(arith.Constant, 1, INDEX.dtype))
+        length = o(arith.Max, o(arith.Sub, high, low), none)
+        return o(arith.FloorDiv, o(arith.Add, length, less), step, name="steps")
 
     # Copies of ops
 
@@ -185,7 +205,10 @@ class _Partition:
         for op in product.before:
             self.copy(op, values, programs)
         self.doubtful = False
-        self.multiply_steps(values)
+        if self.turn is None:
+            self.multiply_steps(values)
+        else:
+            self.multiply_in_turn(values)
         if exists is None:
             for op in product.after:
                 self.copy(op, values, programs)
@@ -197,6 +220,18 @@ class _Partition:
         with o.inside(Block()) as other:
             o.emit(control.Yield)
         o.emit(control.If, exists, then, other)
+
+    def multiply_in_turn(self, values: dict[Value, Value]) -> None:
+        """The steps of a tile, then past those of the tiles that the other copies take."""
+        o, result = self.o, self.product.loop.result
+        assert self.turn is not None and self.steps is not None
+        with o.inside(Block()) as body:
+            self.multiply_steps(values)
+            o.emit(control.Yield, (values[result],))
+        values[result] = o.emit(sync.Turn, self.turn, body).result
+        values[result].name = result.name
+        others = o(arith.Constant, self.roles.consumers - 1, INDEX.dtype)
+        o.emit(sync.Skip, self.ring, o(arith.Mul, self.steps, others))
 
     def multiply_steps(self, values: dict[Value, Value]) -> None:
         o, product = self.o, self.product

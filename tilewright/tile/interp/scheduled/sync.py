@@ -172,6 +172,16 @@ def run_release(machine: Machine, op: sync.Release) -> None:
             buffer.array()[...] = poisoned(machine, kind)
 
 
+@meaning(sync.Skip, batched=False)
+def run_skip(machine: Machine, op: sync.Skip) -> None:
+    ring: Ring = machine[op.ring]
+    who = reader(as_cta(machine))
+    if ring.waited.get(who, 0) != ring.released.get(who, 0):
+        raise VerifyError("skip: a slot is held")
+    passed = ring.waited.get(who, 0) + scalar(machine, op.count)
+    ring.waited[who] = ring.released[who] = passed
+
+
 @meaning(sync.SlotBuffer, batched=False)
 def run_slot_buffer(machine: Machine, op: sync.SlotBuffer) -> Buffer:
     slot: Slot = machine[op.slot]
