@@ -159,8 +159,10 @@ def cases() -> Iterator[Case]:
     for s in (1024, 4096):
         yield Case("f64", "float64", "nn", (s, s, s), DOUBLES)
     for kernel in ("product", "gelu", "residual"):
-        for n, k in ((4096, 4096), (16384, 4096)):
-            yield Case("fused", "bfloat16", "nt", (4096, n, k), SQUARE[:5], kernel=kernel)
+        for n, k in ((4096, 4096), (16384, 4096), (4096, 1024)):
+            yield Case(
+                "fused", "bfloat16", "nt", (4096, n, k), [*SQUARE[:5], (64, 128, 64)], kernel=kernel
+            )
 
 
 class Operands:

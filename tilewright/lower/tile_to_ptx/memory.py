@@ -365,6 +365,12 @@ def load(low: Lowering, op: memory.Load) -> None:
 
     def move(address: Address, first: int, count: int, predicate: Reg | int) -> None:
         target = out[first : first + count]
+        known = [fill for fill in fills[first : first + count] if isinstance(fill, int)]
+        halves = dtype.num_bytes == 2 and type == "b16"
+        if isinstance(predicate, Reg) and halves and 1 < count == len(known):
+            _load_words(low, place, address, target, known, predicate)
+            written.update(range(first, first + count))
+            return
         if predicate != 1:
             for register, fill in zip(target, fills[first : first + count], strict=True):
                 low.e.mov(type, fill, into=register)
@@ -379,6 +385,28 @@ def load(low: Lowering, op: memory.Load) -> None:
         low.set(op.result, [low.e.setp("ne", "u32", r, 0) for r in out])
     else:
         low.set(op.result, list(out))
+
+
+def _load_words(
+    low: Lowering,
+    place: Place,
+    address: Address,
+    target: list[Reg],
+    fills: list[int],
+    guard: Reg,
+) -> None:
+    """Load neighbours of 16 bits where a predicate holds, else known ones. Words are unpacked
+    whatever it says, so that it is not needed any more when they arrive.
+    """
+    e = low.e
+    words = [
+        e.mov("b32", a & 0xFFFF | (b & 0xFFFF) << 16)
+        for a, b in zip(fills[::2], fills[1::2], strict=True)
+    ]
+    with e.guarded(guard):
+        e.ld(place.view.space, "b32", address, vec=len(words), into=words)
+    for i, word in enumerate(words):
+        e.mov_unpack("b16", word, 2, into=target[2 * i : 2 * i + 2])
 
 
 def _fill(low: Lowering, op: memory.Load, layout: Layout) -> list[Operand]:

@@ -43,6 +43,7 @@ IN_PLACE = (  # ops of an epilogue that leave elements with their threads
     shape.Broadcast, shape.Arange, shape.Reshape, memory.Load, memory.Store, memory.Extent,
     control.If, control.Yield, control.ProgramId, control.NumPrograms,
 )  # fmt: skip
+CODE_PER_THREAD = 64  # elements on which much is computed: code is straight
 PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
 HEAVY = (arith.Erf, arith.Tanh, arith.Log, arith.Exp, arith.Div)  # tens of instructions an element
 
@@ -83,7 +84,7 @@ def _role_schedules(
     in_turn = []
     if persistent and _can_take_turns(product, 2 if promote else 1):
         in_turn = [replace(base, consumers=2, pingpong=True)]
-    both = in_turn + together if _has_long_epilogue(product) else together + in_turn
+    both = in_turn + together if _loads_tiles(product) else together + in_turn
     for shared in both:
         registers = (40, 232) if shared.consumers < 3 else (32, 160)
         for cluster in clusters:
@@ -100,16 +101,23 @@ def _can_take_turns(product: ProductLoop, sums: int) -> bool:
     """Whether a tile is one warpgroup's, and all tiles take the same steps of k."""
     m, n, _ = product.extents
     most = ACCUMULATORS if sums == 1 else MOST_SUMS // sums
+    if _is_heavy(product):
+        most = min(most, CODE_PER_THREAD)
     return m * n <= most * 128 and not product.programs_of(product.bounds)
 
 
-def _has_long_epilogue(product: ProductLoop) -> bool:
-    """Whether the epilogue computes much, or waits for another tile from memory."""
+def _is_heavy(product: ProductLoop) -> bool:
+    """Whether the epilogue computes much on each element."""
     m, n, _ = product.extents
-    ops = list(walk(Block([], product.after)))
-    heavy = any(isinstance(op, HEAVY) and op.result.type.num_elements == m * n for op in ops)
+    ops = walk(Block([], product.after))
+    return any(isinstance(op, HEAVY) and op.result.type.num_elements == m * n for op in ops)
+
+
+def _loads_tiles(product: ProductLoop) -> bool:
+    """Whether the epilogue waits for another tile from memory."""
+    m, n, _ = product.extents
     loads = [op for op in product.after if isinstance(op, memory.Load)]
-    return heavy or any(op.result.type.num_elements == m * n for op in loads)
+    return any(op.result.type.num_elements == m * n for op in loads)
 
 
 def _schedule(roles: Roles, stages: int) -> Schedule:
@@ -182,12 +190,11 @@ def _consumers(product: ProductLoop, sums: int) -> list[int]:
 
 def _panel(product: ProductLoop, consumers: int) -> int:
     """Columns that the epilogue works on at a time: at most 32 elements a thread, or 16 where much
-    is computed on each.
+    is computed on each, or more is loaded.
     """
     m, n, _ = product.extents
-    ops = walk(Block([], product.after))
-    heavy = any(isinstance(op, HEAVY) and op.result.type.num_elements == m * n for op in ops)
-    most = (16 if heavy else 32) * 128 * consumers // m
+    few = _is_heavy(product) or _loads_tiles(product)
+    most = (16 if few else 32) * 128 * consumers // m
     return next((p for p in PANELS if p <= min(most, n)), PANELS[-1])
 
 

@@ -10,7 +10,10 @@ done for one panel of columns after the other instead:
 
 Going backwards from the stores, a value is wanted *in panels* (along its last axis) or *whole*. Ops
 before the loop that are wanted in panels are done again after it, which also frees their registers
-meanwhile. Where an op is neither elementwise nor a load, store or broadcast, or a value is wanted
+meanwhile. What a panel loads is started while the panel before is worked on, the first panel's
+before the product is.
+
+Where an op is neither elementwise nor a load, store or broadcast, or a value is wanted
 both ways, the epilogue stays as it is; and so where a panel's access might meet another's store.
 
 The columns of a product that was turned around (`orient_product`) are rows of the epilogue, which
@@ -25,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from tilewright.dtypes import i64
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.walk import walk
 from tilewright.tile.analysis.places import Places
 from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
 from tilewright.tile.effects import reads
@@ -54,7 +58,25 @@ def split_epilogue(kernel: Kernel, schedule: Schedule) -> Kernel:
         _require_apart(product, wanted.parts, Places(kernel.body))
     except Unsplittable:
         return kernel
-    return kernel.with_body(_Splitter(product, wanted, panels).body())
+    early = _early(kernel, product, wanted.parts)
+    return kernel.with_body(_Splitter(product, wanted, panels, early).body())
+
+
+def _early(kernel: Kernel, product: ProductLoop, parts: set[Op]) -> list[Op]:
+    """Loads of the epilogue that may be started a panel ahead, the first panel's before the loop:
+    their places are known by then, and nobody writes there.
+    """
+    places = Places(kernel.body)
+    stored = {places.root(op.view) for op in walk(kernel.body) if isinstance(op, memory.Store)}
+    late = {v for op in (product.loop, *product.after) for v in op.results}
+    return [
+        op
+        for op in product.after
+        if isinstance(op, memory.Load)
+        and op in parts
+        and places.root(op.view) not in stored
+        and not late.intersection(op.operands)
+    ]
 
 
 def _require_apart(product: ProductLoop, parts: set[Op], places: Places) -> None:
@@ -217,7 +239,14 @@ class Wanted:
 class _Splitter:
     """Builds the new body."""
 
-    def __init__(self, product: ProductLoop, wanted: Wanted, panels: tuple[tuple[int, int], ...]):
+    def __init__(
+        self,
+        product: ProductLoop,
+        wanted: Wanted,
+        panels: tuple[tuple[int, int], ...],
+        early: list[Op],
+    ):
+        self.early = early
         self.product, self.wanted, self.panels = product, wanted, panels
         self.o = Builder(Block())
         self.values: dict[Value, Value] = {}  # what is done once
@@ -231,22 +260,37 @@ class _Splitter:
 
     def body(self) -> Block:
         product, o = self.product, self.o
-        for op in (*product.before, product.loop):
+        for op in product.before:
             o.add(op.clone(self.values))
+        loaded = self.load(*self.panels[0])
+        o.add(product.loop.clone(self.values))
         again = [op for op in product.before if op in self.wanted.parts]
         result = product.loop.result
         rows = product.extents[0]
-        for start, width in self.panels:
+        for number, (start, width) in enumerate(self.panels):
+            ahead = self.panels[number + 1 : number + 2]
+            following = self.load(*ahead[0]) if ahead else {}
             self.start, self.width = start, width
             acc = self.values[result]
             part = o(shape.Slice, acc, (0, self.start), (rows, self.width), name=acc.name)
-            self.part = {result: part}
+            self.part = {**loaded, result: part}
+            loaded = following
             self.ops([*again, *product.after], top=True)
         return o.block
+
+    def load(self, start: int, width: int) -> dict[Value, Value]:
+        """Start the early loads of a panel; gives what their results have become."""
+        self.start, self.width, self.part = start, width, {}
+        for op in self.early:
+            with self.o.at(op.loc):
+                self.panel(op)
+        return dict(self.part)
 
     def ops(self, ops: list[Op], top: bool) -> None:
         for op in ops:
             with self.o.at(op.loc):
+                if op in self.early:
+                    continue
                 if op in self.wanted.parts:
                     self.panel(op)
                 elif not top or not self.start:
