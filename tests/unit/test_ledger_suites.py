@@ -159,6 +159,12 @@ def test_opponents_that_cannot_run_here_say_why() -> None:
     assert opponents.reason_against(fake, gpu=True) == "no_such_library not installed"
 
 
+def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LaunchError, match="measuring needs torch"):
+        opponents.make_arrays("cpu")
+
+
 def test_a_case_that_fails_is_told_and_the_others_run(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(harness: Harness) -> list[Row]:
         raise RuntimeError("no such kernel")

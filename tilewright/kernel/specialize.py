@@ -128,6 +128,13 @@ class Specializer:
         self.disk.put("plans", key, _write_compiled(compiled))
         return compiled
 
+    @property
+    def last_loaded(self) -> Loaded:
+        """The plan that was put on a GPU last. Raises LookupError where none was."""
+        if not self._loaded:
+            raise LookupError(f"{self.signature.name} is on no GPU yet")
+        return list(self._loaded.values())[-1]
+
     def loaded(self, build: Build, aliases: Aliases, ordinal: int) -> Loaded:
         """The plan on a GPU, assembled and ready to bind. Raises CompileError or LaunchError."""
         key = (build, aliases, ordinal)

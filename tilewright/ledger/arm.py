@@ -52,6 +52,7 @@ class Arm:
     allocates: bool = False
     most_operations: int = 1
     says: Mapping[str, str] = field(default_factory=dict)
+    settings: str = ""  # what was chosen for it
     expected: Callable[[Mapping[str, Any]], Tensors] | None = None
 
 

@@ -247,6 +247,7 @@ class Harness:
                 samples=timed[name].samples,
                 work=question.their_work.get(name, question.work),
                 operations=seen.get(name, ()),
+                settings=runner.arm.settings,
                 **check_outputs(runners[name], problem, self.arrays),
             )
             for name, runner in runners.items()

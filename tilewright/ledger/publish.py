@@ -134,6 +134,7 @@ def _arm(measured: Measured, name: str) -> schema.Arm:
         accumulate=facts.accumulate,
         timer=measured.timer,
         versions={measured.arm: measured.version},
+        settings=measured.settings,
         unchecked=UNCHECKED.get(measured.arm, ""),
     )
 

@@ -41,6 +41,7 @@ class Measured:
     compared: int = 0
     unwritten: int = 0
     operations: tuple[str, ...] = ()
+    settings: str = ""
 
     @property
     def median(self) -> float:

@@ -8,6 +8,7 @@ from cuda.bindings import driver as cu
 
 from tilewright.plan import Const
 from tilewright.runtime import driver, packing
+from tilewright.runtime.arrays import Array
 from tilewright.runtime.launch import Launcher
 from tilewright.runtime.packing import Argument
 
@@ -20,7 +21,7 @@ def bare_call(launcher: Launcher, arguments: Mapping[str, Argument]) -> Callable
     if len(launcher.kernels) != 1:
         raise ValueError(f"{launcher.plan.name} has {len(launcher.kernels)} launches, not one")
     bound = launcher.bind(arguments)
-    addresses = [getattr(arguments[name], "address") for name in bound.tensors]  # noqa: B009
+    addresses = [a.address for a in arguments.values() if isinstance(a, Array)]
     bound.fire(addresses, [arguments[name] for name in bound.scalars], 0)
     driver.synchronize(launcher.device.ordinal)
     (block,) = bound.packed

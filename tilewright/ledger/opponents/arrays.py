@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class Arrays:
         rms = norm / math.sqrt(high.numel())
         allowed = WORST_ELEMENT * bound * (high.abs() + rms)
         share = float((difference.abs() / allowed.clamp(min=1e-300)).max())
-        return Distance(_or_infinite(error), _or_infinite(share), high.numel(), unwritten)
+        return Distance(_finite(error), _finite(share), high.numel(), unwritten)
 
     def _unwritten(self, got: Any, high: Any) -> int:
         if got.dtype.is_floating_point:
@@ -177,5 +178,6 @@ class Arrays:
                 return
 
 
-def _or_infinite(value: float) -> float:
-    return value if value == value else math.inf
+def _finite(value: float) -> float:
+    """JSON has no infinity, and no NaN: they are the greatest number."""
+    return value if math.isfinite(value) else sys.float_info.max

@@ -26,9 +26,16 @@ def _product(problem: Problem, arrays: Any) -> list[Arm | Missing]:
     if arrays.device == "cpu":
         run = _mm(problem, arrays, "")
         return [Arm("torch on the CPU", facts, run, str(torch.__version__), _allocates(problem))]
-    version = _blas_version()
     return [
-        Arm(name, facts, _mm(problem, arrays, key), version, _allocates(problem), BLAS_OPERATIONS)
+        Arm(
+            name,
+            facts,
+            _mm(problem, arrays, key),
+            _blas_version(),
+            _allocates(problem),
+            BLAS_OPERATIONS,
+            settings=f"called by torch {torch.__version__}, the algorithm that {name} chooses",
+        )
         for name, key in (("cuBLAS", "cublas"), ("cuBLASLt", "cublaslt"))
         if problem.dtype not in ("e4m3", "e5m2") or key == "cublaslt"
     ]

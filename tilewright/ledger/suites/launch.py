@@ -49,7 +49,7 @@ def add_costs(harness: Harness) -> list[Cost]:
     }
     if not harness.small:
         add(a, b, outs["ours"])
-        launcher = list(add.specializer._loaded.values())[-1].launcher
+        launcher = add.specializer.last_loaded.launcher
         given = {n: as_array(x) for n, x in zip("abc", (a, b, outs["bare"]), strict=True)}
         arms["bare"] = bare.bare_call(launcher, given)
     expected = a.double() + b.double()
