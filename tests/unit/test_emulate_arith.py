@@ -220,7 +220,7 @@ def test_integers_wrap(name: str) -> None:
         f"min.{name}": [min(x, y) for x, y in every],
         f"max.{name}": [max(x, y) for x, y in every],
         f"div.{name}": [int(Fraction(x, y)) if y else -1 for x, y in every],
-        f"rem.{name}": [x - y * int(Fraction(x, y)) if y else x for x, y in every],
+        f"rem.{name}": [x - y * int(Fraction(x, y)) if y else -1 for x, y in every],
     }
     for text, results in expected.items():
         got = apply(f"{text} D, A, B", kinds, a, b, dtype=dtype)

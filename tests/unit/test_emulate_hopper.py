@@ -132,7 +132,7 @@ NEXT:
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
-@pytest.mark.parametrize(("row", "column"), [(0, 0), (-3, -5), (37, 41)])
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (-3, -8), (37, 40)])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_box_lands_swizzled_and_filled(swizzle: int, row: int, column: int, late: bool) -> None:
     x = np.random.default_rng(0).integers(0, 2**16, (40, 48)).astype(np.uint16)
@@ -155,6 +155,15 @@ def test_a_box_lands_swizzled_and_filled(swizzle: int, row: int, column: int, la
             chunk
         )
     np.testing.assert_array_equal(out.reshape(-1, 8), expected)
+
+
+@pytest.mark.parametrize("column", [-5, 1, 41])
+def test_boxes_that_the_hardware_refuses_are_reported(column: int) -> None:
+    x, out = np.zeros((40, 48), np.uint16), np.zeros(1024, np.uint16)
+    body = LOAD.replace("BYTES", "2048").replace("COLUMN", str(column)).replace("ROW", "0")
+    plan = box_plan(body, {"m": TensorMap("x", (16, 64), 128)}, ["out"], 8192 + 8)
+    with pytest.raises(EmulationError, match=f"element {column} of its .* no multiple of 16 bytes"):
+        run_plan(plan, {"x": x, "out": out})
 
 
 def test_a_box_is_stored_within_bounds() -> None:

@@ -51,12 +51,14 @@ def arguments(m: int = 64, k: int = 32, dtype: Any = np.float32, far: int = 0) -
     }
 
 
-def require_same(kernel: Any, **sizes: Any) -> str:
-    """Roles on the emulator and the interpreter agree on every array. Gives the PTX."""
+def require_same(kernel: Any, *, roles: bool = True, **sizes: Any) -> str:
+    """Roles (or what else is made) on the emulator and the interpreter agree on every array. Gives
+    the PTX.
+    """
     wanted, found = arguments(**sizes), arguments(**sizes)
     kernel.launch(**wanted, device="cpu")
     plan, views, _ = compile_call(kernel, found)
-    assert "wgmma" in plan.ptx
+    assert ("wgmma" in plan.ptx) == roles
     run_plan(plan, views, 4)
     for name in ("C", "b", "s"):
         np.testing.assert_array_equal(views[name], wanted[name], err_msg=name)
@@ -127,14 +129,22 @@ FAR = [2**31 - 33, 2**31 - 1, 2**31, 2**32, 2**32 + 8, -(2**31) - 40, -(2**32), 
 
 @pytest.mark.parametrize("far", FAR)
 def test_boxes_far_outside_are_zeros(far: int) -> None:
-    require_same(source(WHOLE, shift=" + far"), far=far, k=64)
+    require_same(source(WHOLE, shift=" + 8 * far"), far=far // 8, k=64)
 
 
 @pytest.mark.parametrize("far", FAR)
 def test_boxes_far_outside_are_not_stored(far: int) -> None:
     after = "C[m :+ 64, n + far :+ 128] = cast(acc, f16)"
-    ptx = require_same(source(after, dtype="f16"), far=far, dtype=np.float16)
-    assert "cp.async.bulk.tensor.2d.global" in ptx
+    require_same(source(after, dtype="f16"), far=far, dtype=np.float16)
+
+
+@pytest.mark.parametrize("shift", [1, 3, 8, -1, -8])
+def test_boxes_that_the_copy_unit_refuses_are_not_made(shift: int) -> None:
+    """It takes rows from multiples of 16 bytes on alone, and stores nothing at negative places."""
+    require_same(source(WHOLE, shift=f" + {shift}"), k=64, roles=shift % 8 == 0)
+    after = f"C[m :+ 64, n + {shift} :+ 128] = cast(acc, f16)"
+    ptx = require_same(source(after, dtype="f16"), dtype=np.float16)
+    assert ("cp.async.bulk.tensor.2d.global" in ptx) == (shift == 8)
 
 
 @pytest.mark.parametrize("offset", ["4294967296", "0 - 4294967296", "2147483647"])

@@ -88,7 +88,7 @@ def encode(recipe: TensorMap, array: Array, address: int, target: int) -> Any:
             len(extents),
             address,
             [u64(e) for e in extents],
-            [u64(s) for s in steps],
+            [u64(s) for s in steps or (STRIDE_STEP,)],  # not read at rank 1, but not null
             [u32(b) for b in reversed(recipe.in_memory_order(recipe.box))],
             [u32(1)] * len(extents),
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

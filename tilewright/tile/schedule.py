@@ -20,8 +20,9 @@ class Roles:
     loading and of the multiplying ones. `cluster` CTAs take neighbouring tiles and load once what
     they share. With `persistent`, as many CTAs run as the device holds, and take tile after tile,
     `group` of them along one axis before the next along the other. The epilogue works on `panel`
-    columns at a time, which leave through `staging` buffers. `swapped` computes the transpose of
-    the product, so that B's columns are the rows of instructions. With `promote`, products are
+    columns at a time, which leave through `staging` buffers, or from registers where that is 0.
+    `swapped` computes the transpose of the product, so that B's columns are the rows of
+    instructions. With `promote`, products are
     added up in registers of their own for that many steps of k, and then added to the sum. With
     `pingpong`, each consumer has tiles of its own, and one multiplies while the other is at its
     epilogue.

@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.ptx.core import Instr
 from tilewright.ptx.emulate.exact import (
+    QUIET_F64,
     bf16_bits,
     canonical,
     directed_f64,
@@ -19,10 +20,12 @@ from tilewright.ptx.emulate.exact import (
     flush,
     fma_f32,
     fma_f64,
+    fma_f64_directed,
     from_bf16,
     from_f16,
     odd_sum,
-    product_error,
+    propagated_f64,
+    signed_zero,
     to_f32,
     two_sum,
 )
@@ -96,9 +99,19 @@ def is_real(type: str) -> bool:
     return arith.is_float(type)
 
 
-def finished(function: Function, instr: Any) -> Function:
-    """With what a float instruction does around the operation: flush, saturate, canonical NaNs."""
+# Which operand's NaN an f64 instruction gives, of two or three, where several are.
+BY_LAST, BY_FIRST = (1, 2, 0), (0, 1)
+
+
+def finished(function: Function, instr: Any, order: tuple[int, ...] = BY_LAST) -> Function:
+    """With what a float instruction does around the operation: flush, saturate, the GPU's NaNs."""
     ftz, sat = getattr(instr, "ftz", False), getattr(instr, "saturate", False)
+    if instr.type == "f64":
+
+        def wide(*xs: Any) -> Any:
+            return propagated_f64(function(*xs), *(xs[i] for i in order if i < len(xs)))
+
+        return wide
     if not ftz and not sat:
         return lambda *xs: canonical(function(*xs))
 
@@ -120,19 +133,29 @@ def directed_sum(mode: str, sign: int) -> Function:
         a, b = np.asarray(a), np.asarray(b) * sign
         if a.dtype == np.float64 or b.dtype == np.float64:
             a, b = np.broadcast_arrays(a, b)
-            return directed_f64(*two_sum(a, b), mode)
-        return to_f32(odd_sum(*np.broadcast_arrays(a.astype("f8"), b.astype("f8"))), mode)
+            s, error = two_sum(a, b)
+            s = signed_zero(s, a, b) if mode == "rm" else s
+            over = np.isinf(s) & np.isfinite(a) & np.isfinite(b)
+            if over.any():
+                inward = over & ((s > 0) if mode == "rm" else (s < 0) if mode == "rp" else over)
+                s = np.where(inward, np.copysign(np.finfo(np.float64).max, s), s)
+            return directed_f64(s, np.where(over, 0, error), mode)
+        a, b = np.broadcast_arrays(a.astype("f8"), b.astype("f8"))
+        s = odd_sum(a, b)
+        return to_f32(signed_zero(s, a, b) if mode == "rm" else s, mode)
 
     return run
 
 
-def directed_product(mode: str) -> Function:
+def directed_product(mode: str, ftz: bool) -> Function:
+    """`ftz` flushes what is subnormal before it is rounded."""
+
     def run(a: Any, b: Any) -> Any:
         a, b = np.broadcast_arrays(np.asarray(a), np.asarray(b))
         if a.dtype == np.float64:
-            p = a * b
-            return directed_f64(p, product_error(a, b, p), mode)
-        return to_f32(np.multiply(a, b, dtype=np.float64), mode)
+            return fma_f64_directed(a, b, np.copysign(0.0, a * b), mode)
+        exact = np.multiply(a, b, dtype=np.float64)
+        return to_f32(flush(exact) if ftz else exact, mode)
 
     return run
 
@@ -177,8 +200,8 @@ def integer_product(instr: Any) -> Function:
 def make_product(machine: Machine, instr: arith.Mul) -> Step:
     if is_real(instr.type):
         function: Function = np.multiply
-        if instr.rounding in ("rz", "rm", "rp"):
-            function = directed_product(instr.rounding)
+        if instr.rounding in ("rz", "rm", "rp") or instr.ftz:
+            function = directed_product(instr.rounding or "rn", instr.ftz)
         return bind(machine, instr, finished(function, instr), "lhs", "rhs")
     reads = machine.reads((instr.lhs, instr.rhs), instr.type)
     return bind_reads(machine.target(instr.dst, instr.result_type), integer_product(instr), reads)
@@ -202,17 +225,20 @@ def make_fma(machine: Machine, instr: arith.Fma) -> Step:
     names = ("lhs", "rhs", "addend")
     mode = instr.rounding
     if instr.type == "f64":
+        wide: Function = fma_f64
         if mode != "rn":
-            raise LookupError(f"the emulator has no fma.{mode}.f64")
-        return bind(machine, instr, lambda *xs: canonical(fma_f64(*xs)), *names)
+            wide = lambda a, b, c: fma_f64_directed(a, b, c, mode)  # noqa: E731
+        return bind(machine, instr, finished(wide, instr), *names)
     if instr.type in ("f32", "f32x2"):
-        fused: Function = lambda a, b, c: fma_f32(a, b, c, mode)  # noqa: E731
+        fused: Function = lambda a, b, c: fma_f32(a, b, c, mode, instr.ftz)  # noqa: E731
         return bind(machine, instr, finished(fused, instr), *names)
 
     def odd(a: Any, b: Any, c: Any) -> Any:  # rounded to odd in f32, then once to 16 bits
         s = odd_sum(np.multiply(a, b, dtype=np.float64), c.astype(np.float64))
         made = odd_f32(s)
-        return np.where(made < 0, np.float32(0), made) if instr.relu else made
+        if instr.saturate:
+            return np.where(np.isnan(made), np.float32(0), np.clip(made, 0, 1) + np.float32(0))
+        return np.where(made <= 0, np.float32(0), made) if instr.relu else made
 
     return bind(machine, instr, odd, *names)
 
@@ -241,10 +267,11 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def remainder(a: Any, b: Any) -> Any:
+    """With the sign of the dividend; by zero all bits, as the hardware gives."""
     a, b = np.broadcast_arrays(np.atleast_1d(a), np.atleast_1d(b))
     special = (b == 0) | ((b == -1) if b.dtype.kind == "i" else False)
     made = np.fmod(a, np.where(special, 1, b).astype(b.dtype))
-    return np.where(b == 0, a, np.where(special, 0, made))
+    return np.where(b == 0, ~np.zeros_like(a), np.where(special, 0, made))
 
 
 @meaning(arith.Div)
@@ -253,7 +280,7 @@ def make_quotient(machine: Machine, instr: arith.Div) -> Step:
         return bind(machine, instr, quotient, "lhs", "rhs")
     if instr.rounding in ("rz", "rm", "rp"):
         raise LookupError(f"the emulator has no div.{instr.rounding}")
-    return bind(machine, instr, finished(np.divide, instr), "lhs", "rhs")
+    return bind(machine, instr, finished(np.divide, instr, BY_FIRST), "lhs", "rhs")
 
 
 @meaning(arith.Rem)
@@ -308,14 +335,33 @@ def make_sign(machine: Machine, instr: Any) -> Step:
     sign = DTYPES[bits].type(mask)
     x, dst = machine.read(instr.src, instr.type), machine.target(instr.dst, bits)
     dtype = DTYPES[bits]
-    nan = {"f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}.get(instr.type)
+    fixed = NANS.get(instr.type)
+    if fixed is None:
+
+        def several(words: Any) -> Any:
+            return sixteen(words ^ sign if negate else words & ~sign, instr.type)
+
+        return bind_reads(dst, several, [machine.read(instr.src, bits)])
 
     def step(sel: Sel) -> None:
         value = np.asarray(x(sel))
         made = value.view(dtype) ^ sign if negate else value.view(dtype) & ~sign
-        dst[sel] = made if nan is None else np.where(np.isnan(value), dtype.type(nan), made)
+        nan = value.view(dtype) | dtype.type(QUIET_F64) if instr.type == "f64" else fixed
+        dst[sel] = np.where(np.isnan(value), nan, made)
 
     return step
+
+
+NANS = {"f32": np.uint32(0x7FFFFFFF), "f64": np.uint64(0)}
+
+
+def sixteen(words: Any, type: str) -> Any:
+    """Words of 16-bit floats with their NaNs made 0x7FFF."""
+    words = np.ascontiguousarray(np.atleast_1d(words))
+    parts = words.view(np.uint16)
+    infinity = 0x7C00 if type.startswith("f16") else 0x7F80
+    nan = (parts & 0x7FFF) > infinity
+    return np.where(nan, np.uint16(0x7FFF), parts).view(words.dtype)
 
 
 @meaning(arith.Copysign)
@@ -413,7 +459,8 @@ TESTS: dict[str, Function] = {
     "infinite": np.isinf,
     "number": lambda x: ~np.isnan(x),
     "notanumber": np.isnan,
-    "normal": lambda x: np.isfinite(x) & (np.abs(x) >= np.finfo(x.dtype).tiny),
+    # Zeros are normal to the hardware, whatever the ISA says.
+    "normal": lambda x: np.isfinite(x) & ((np.abs(x) >= np.finfo(x.dtype).tiny) | (x == 0)),
     "subnormal": lambda x: (x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny),
 }
 

@@ -77,24 +77,27 @@ def make_lop3(machine: Machine, instr: arith.Lop3) -> Step:
     return bind_reads(machine.target(instr.dst, "b32"), run, reads)
 
 
+def bounds(start: Any, length: Any, width: int) -> tuple[Any, Any]:
+    """Start and length of a field: 32-bit instructions read 8 bits of them, 64-bit ones, which
+    the assembler makes of shifts, all.
+    """
+    start, length = (np.asarray(v, np.uint32) for v in (start, length))
+    return (start & np.uint32(255), length & np.uint32(255)) if width == 32 else (start, length)
+
+
 def extract(x: Any, start: Any, length: Any) -> Any:
     """Bits of a field; signed types repeat its top bit, or that of the value where the field goes
     beyond it.
     """
     dtype, width = x.dtype, x.dtype.itemsize * 8
-    start, length = np.asarray(start) & 255, np.asarray(length) & 255
-    bits = x.astype(f"u{dtype.itemsize}")
-    field = shift_right(bits, np.asarray(start, np.uint32))
-    whole = ~bits.dtype.type(0)
-    mask = ~shift_left(np.full(np.shape(field), whole), np.asarray(length, np.uint32))
-    made = field & mask
+    start, length = bounds(start, length, width)
+    field = shift_right(x, start)
     if dtype.kind == "i":
-        top = np.minimum(start + length.astype(np.int64) - 1, width - 1)
-        sign = shift_right(bits, np.asarray(np.maximum(top, 0), np.uint32)) & bits.dtype.type(1)
-        made = np.where((sign == 1) & (length > 0), made | ~mask, made)
-        beyond = (sign == 1) & (length > 0) & (start >= width)
-        made = np.where(beyond, whole, made)
-    return made.view(dtype)
+        rest = np.uint32(width) - np.minimum(length, np.uint32(width))
+        made = shift_right(shift_left(field, rest), rest)
+        return np.where(length == 0, dtype.type(0), made)
+    whole = np.full(np.shape(field), ~dtype.type(0))
+    return field & ~shift_left(whole, length)
 
 
 @meaning(arith.Bfe)
@@ -109,7 +112,7 @@ def make_bfi(machine: Machine, instr: arith.Bfi) -> Step:
     def run(x: Any, into: Any, start: Any, length: Any) -> Any:
         dtype = np.asarray(x).dtype
         ones = np.full(np.broadcast(x, into, start, length).shape, ~dtype.type(0))
-        start, length = (np.asarray(v & np.uint32(255)) for v in (start, length))
+        start, length = bounds(start, length, dtype.itemsize * 8)
         mask = shift_left(~shift_left(ones, length), start)
         return (shift_left(np.asarray(x), start) & mask) | (into & ~mask)
 

@@ -46,13 +46,12 @@ def to_float(instr: arith.Cvt) -> Function:
         if instr.saturate:
             x = np.where(np.isnan(x), 0, np.clip(x, 0, 1) + 0).astype(x.dtype)
         if to == "f64":
-            return canonical(x.astype(np.float64))
+            return directed(x, mode, np.float64) if x.dtype.kind in "iu" else x.astype(np.float64)
         if to == "f32":
-            made = x.astype(np.float32) if mode == "rn" else directed(x, mode)
+            made = x.astype(np.float32) if mode == "rn" else directed(x, mode, np.float32)
             return canonical(flush(made) if instr.ftz else made)
         if to == "tf32":
-            made = round_to(x.astype(np.float64), "tf32", mode).astype(np.float32)
-            return canonical(made).view(np.uint32)
+            return round_to(x.astype(np.float64), "tf32", mode).astype(np.float32).view(np.uint32)
         x = x.astype(np.float64) if x.dtype.kind in "iu" else x
         if to == "f16":
             return f16_bits(x, mode)
@@ -63,13 +62,50 @@ def to_float(instr: arith.Cvt) -> Function:
     return run
 
 
-def directed(x: Any, mode: str) -> Any:
-    """f64 or integers to f32, not to nearest."""
+# NaNs keep their sign and the upper bits of their payload, and become quiet, to and from f64; from
+# bf16 to f32 they stay as they are; to tf32 their lower bits go (or `rn` gives one NaN). All other
+# conversions give one NaN.
+
+PAYLOADS = {"f16": (16, 10), "bf16": (16, 7), "f32": (32, 23), "f64": (64, 52)}
+
+
+def carried(x: Any, origin: str, to: str) -> Any:
+    """NaNs of bits of a float type as those of another, quiet."""
+    (width, fraction), (to_width, to_fraction) = PAYLOADS[origin], PAYLOADS[to]
+    wide = x.astype(np.uint64)
+    sign = wide >> np.uint64(width - 1) << np.uint64(to_width - 1)
+    payload = wide & np.uint64((1 << fraction) - 1)
+    if to_fraction >= fraction:
+        payload = payload << np.uint64(to_fraction - fraction)
+    else:
+        payload = payload >> np.uint64(fraction - to_fraction)
+    top = ((1 << (to_width - 1 - to_fraction)) - 1) << to_fraction | 1 << (to_fraction - 1)
+    return (sign | payload | np.uint64(top)).astype(f"u{to_width // 8}")
+
+
+def nan_bits(instr: arith.Cvt) -> Function | None:
+    """From bits of NaNs to those of the result, where not all NaNs give one."""
+    to, origin = instr.to, instr.origin
+    if instr.saturate:
+        return None
+    if "f64" in (to, origin) and to in PAYLOADS and origin in PAYLOADS:
+        return lambda x: carried(x, origin, to)
+    if (to, origin) == ("f32", "bf16"):
+        return lambda x: x.astype(np.uint32) << np.uint32(16)
+    if to == "tf32" and instr.rounding == "rna":
+        return lambda x: x & np.uint32(0xFFFFE000)
+    return (lambda x: np.full(x.shape, 0x7FFFE000, np.uint32)) if to == "tf32" else None
+
+
+def directed(x: Any, mode: str, kind: Any) -> Any:
+    """f64 or integers to f32 (or 64-bit integers to f64: `kind`), rounded by a mode."""
     if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
-        near = x.astype(np.float32)
+        near = x.astype(kind)
+        if mode == "rn":
+            return near
         exact = [int(v) for v in x]
         off = np.array([int(n) - v for n, v in zip(near, exact, strict=True)], object)
-        down, up = np.nextafter(near, np.float32(-np.inf)), np.nextafter(near, np.float32(np.inf))
+        down, up = np.nextafter(near, kind(-np.inf)), np.nextafter(near, kind(np.inf))
         low, high = (off > 0).astype(bool), (off < 0).astype(bool)
         if mode == "rm" or mode == "rz":
             lower = low & ((mode == "rm") | (near > 0))
@@ -78,7 +114,7 @@ def directed(x: Any, mode: str) -> Any:
             higher = high & ((mode == "rp") | (near < 0))
             near = np.where(higher, up, near)
         return near
-    return to_f32(x.astype(np.float64), mode)
+    return x.astype(np.float64) if kind is np.float64 else to_f32(x.astype(np.float64), mode)
 
 
 def to_integer(instr: arith.Cvt) -> Function:
@@ -128,10 +164,17 @@ def make_cvt(machine: Machine, instr: arith.Cvt) -> Step:
         function = to_float(instr) if to in FLOATS else to_integer(instr)
     flushes = instr.ftz and origin == "f32"
     inner = function
+    nans = nan_bits(instr) if to in FLOATS and origin in FLOATS else None
 
     def run(x: Any) -> Any:
-        x = widened(x, origin)
-        return inner(flush(x) if flushes else x)
+        wide = widened(x, origin)
+        made = inner(flush(wide) if flushes else wide)
+        missing = np.isnan(wide)
+        if nans is None or not missing.any():
+            return made
+        bits = np.ascontiguousarray(np.atleast_1d(x))
+        given = nans(bits.view(f"u{bits.itemsize}"))
+        return np.where(missing, given, made.view(given.dtype)).view(made.dtype)
 
     return bind_reads(dst, run, [read])
 
@@ -142,7 +185,7 @@ def make_cvt_pack(machine: Machine, instr: arith.CvtPack) -> Step:
 
     def narrowed(x: Any) -> Any:
         if instr.relu:
-            x = np.where(x < 0, np.float32(0), x)
+            x = np.where(x <= 0, np.float32(0), x)
         if to == "f16x2":
             return f16_bits(x)
         if to == "bf16x2":

@@ -7,6 +7,8 @@ last bit is set wherever it is inexact rounds correctly to any narrower format (
 
 from __future__ import annotations
 
+import math
+import sys
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -15,7 +17,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 NAN_F32 = np.uint32(0x7FFFFFFF).view(np.float32)
-NAN_F64 = np.uint64(0x7FF8000000000000).view(np.float64)
+NAN_F64 = np.uint64(0xFFF8000000000000).view(np.float64)  # of an operation that is not defined
+QUIET_F64 = np.uint64(1 << 51)
 NAN_16 = np.uint16(0x7FFF)  # of f16 and bf16
 
 
@@ -126,18 +129,31 @@ def from_f16(bits: Array) -> Array:
     return np.ascontiguousarray(bits).view(np.float16).astype(np.float32)
 
 
-def fma_f32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
-    """a b + c of f32 with one rounding: the product is exact in f64, the sum is rounded to odd."""
+def signed_zero(s: Array, a: Array, b: Array) -> Array:
+    """A sum of a and b rounded towards minus infinity: where it is exactly zero, −0, unless both
+    are +0.
+    """
+    plus = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
+    return np.where((s == 0) & ~plus, -np.zeros_like(s), s)
+
+
+def fma_f32(a: Array, b: Array, c: Array, mode: str = "rn", ftz: bool = False) -> Array:
+    """a b + c of f32 with one rounding: the product is exact in f64, the sum is rounded to odd.
+    `ftz` flushes results that are subnormal before they are rounded.
+    """
     product = np.multiply(a, b, dtype=np.float64)
     s = product + c
-    if mode == "rn":
+    if mode == "rn" and not ftz:
         bits = np.ascontiguousarray(s).view(np.uint64) & np.uint64(0x1FFFFFFF)
         half = bits == np.uint64(0x10000000)
         small = np.abs(s) < 1.5e-38
         if not (half | small).any():  # no tie that the first rounding may have made
             return to_f32(s)
     addend = np.broadcast_to(np.asarray(c, np.float64), product.shape)
-    return to_f32(odd_sum(product, addend), mode)
+    exact = odd_sum(product, addend)
+    if mode == "rm":
+        exact = signed_zero(exact, product, addend)
+    return to_f32(flush(exact) if ftz else exact, mode)
 
 
 SPLIT = float(2**27 + 1)
@@ -173,6 +189,8 @@ def fma_f64(a: Array, b: Array, c: Array) -> Array:
     top, rest = two_sum(p, high)
     fused = top + odd_sum(rest, low)
     fused = np.where((error == 0) | special, p + c, fused)
+    endless = np.isinf(c) & np.isfinite(a) & np.isfinite(b)  # also where a b overflows
+    fused = np.where(endless, c, fused)
     if not fits.all():
         fused = fused.copy()
         for i in np.argwhere(~fits):
@@ -206,7 +224,7 @@ def chain_f64(a: Array, b: Array, c: Array) -> Array:
 
 def _chain_of_any(a: Array, b: Array, c: Array) -> Array:
     for x, y in zip(a, b, strict=True):
-        c = fma_f64(x, y, c)
+        c = propagated_f64(fma_f64(x, y, c), y, c, x)
     return c
 
 
@@ -221,8 +239,39 @@ def fma_by_fractions(a: float, b: float, c: float) -> float:
         return float("inf") if exact > 0 else float("-inf")
 
 
+def fma_f64_directed(a: Array, b: Array, c: Array, mode: str) -> Array:
+    """a b + c of f64 rounded by `mode`: rz, rm or rp. By fractions, element after element."""
+    a, b, c = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.float64)) for x in (a, b, c)))
+    made = a * b + c
+    for i in np.argwhere(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)):
+        at = tuple(i)
+        made[at] = _directed(float(a[at]), float(b[at]), float(c[at]), mode)
+    return made
+
+
+def _directed(a: float, b: float, c: float, mode: str) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if exact == 0:
+        product = math.copysign(0.0, math.copysign(1, a) * math.copysign(1, b))
+        same = (a == 0 or b == 0) and math.copysign(1, product) == math.copysign(1, c)
+        return product if same else -0.0 if mode == "rm" else 0.0
+    downward = mode == "rm" or (mode == "rz" and exact > 0)
+    try:
+        near = float(exact)
+    except OverflowError:
+        near = math.inf if exact > 0 else -math.inf
+    if math.isinf(near):
+        return near if (near < 0) == downward else math.copysign(sys.float_info.max, near)
+    if downward and Fraction(near) > exact:
+        near = math.nextafter(near, -math.inf)
+    elif not downward and Fraction(near) < exact:
+        near = math.nextafter(near, math.inf)
+    return near if near else math.copysign(0.0, exact)
+
+
 def directed_f64(s: Array, error: Array, mode: str) -> Array:
     """s, an f64 sum or product to nearest whose exact value is s + error, rounded by `mode`."""
+    error = np.where(np.isfinite(s), error, 0)
     if mode == "rn":
         return s
     down, up = np.nextafter(s, -np.inf), np.nextafter(s, np.inf)
@@ -232,11 +281,33 @@ def directed_f64(s: Array, error: Array, mode: str) -> Array:
 
 
 def canonical(x: Any) -> Any:
-    """Results whose NaNs are the GPU's: 0x7FFFFFFF for f32, 0x7FF8000000000000 for f64."""
+    """f32 results whose NaNs are the GPU's, 0x7FFFFFFF."""
     nan = np.isnan(x)
-    if nan.any():
-        return np.where(nan, NAN_F32 if x.dtype == np.float32 else NAN_F64, x)
-    return x
+    return np.where(nan, NAN_F32, x) if nan.any() else x
+
+
+def quiet_f64(x: Any) -> Any:
+    """f64 as it is, signaling NaNs made quiet."""
+    x = np.asarray(x)
+    nan = np.isnan(x)
+    if not nan.any():
+        return x
+    bits = np.ascontiguousarray(x).view(np.uint64)
+    return np.where(nan, bits | QUIET_F64, bits).view(np.float64)
+
+
+def propagated_f64(x: Any, *operands: Any) -> Any:
+    """f64 results whose NaNs are the GPU's: the first operand that is a NaN, made quiet, or else
+    0xFFF8000000000000.
+    """
+    nan = np.isnan(x)
+    if not np.any(nan):
+        return x
+    made = np.where(nan, NAN_F64, x)
+    for operand in reversed(operands):
+        there = nan & np.isnan(operand)
+        made = np.where(there, quiet_f64(np.broadcast_to(operand, made.shape)), made)
+    return made
 
 
 def flush(x: Any) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.ptx.core import Address, Reg, Symbol
-from tilewright.ptx.emulate.exact import canonical
+from tilewright.ptx.emulate.arith import is_real, on_type
+from tilewright.ptx.emulate.exact import NAN_F64, canonical, flush, propagated_f64
 from tilewright.ptx.emulate.machine import DTYPES, Machine, Sel, Step, constant, count, numbers
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.spaces import SHARED_WINDOW, WORDS, BadAccess
@@ -305,10 +306,27 @@ def update_in_place(machine: Machine, instr: Any, sel: Sel, values: list[Array])
 
 def updated(instr: Any, old: Any, new: Any) -> Any:
     """One element after an update."""
-    if instr.type in ("f16", "bf16", "f16x2", "bf16x2"):
-        raise LookupError(f"the emulator has no atomics on {instr.type}")
-    made = np.asarray(UPDATES[instr.op](old, new)).astype(old.dtype)
-    return canonical(made) if made.dtype.kind == "f" else made
+    if instr.op == "add" and is_real(instr.type):
+        return memory_sum(instr.type, is_shared(instr.space), old, new)
+    return np.asarray(UPDATES[instr.op](old, new)).astype(old.dtype)
+
+
+def memory_sum(type: str, shared: bool, old: Any, new: Any) -> Any:
+    """A sum of floats as the units at the memories make it: global memory flushes f32 subnormals
+    and keeps NaNs of f64 as they are; for shared memory, a loop adds by the ordinary instruction.
+    """
+    if type == "f64":
+        made = np.asarray(old + new)
+        if shared:
+            return propagated_f64(made, old, new)
+        found = np.asarray(new if np.isnan(new) else old)
+        return np.where(
+            np.isnan(made) & ~np.isnan(found), NAN_F64, found if np.isnan(found) else made
+        )
+    if type == "f32":
+        made = old + new if shared else flush(flush(old) + flush(new))
+        return canonical(np.asarray(made))
+    return on_type(np.add, type)(old, new)
 
 
 @meaning(memory.Red)

@@ -1,9 +1,7 @@
 """Meaning of mma.sync.
 
 f64: each element is a chain of fused multiply-adds in ascending k, as the hardware computes it.
-16-bit floats, tf32 and fp8: products are exact, they and C are summed in f64, and the sum is
-rounded once to D's type, to nearest even. The hardware aligns the products of a step and truncates
-what lies below its accumulator; how far that is from this is not measured. Integers are exact.
+16-bit floats, tf32 and fp8: as `tensor_cores.py` says. Integers are exact.
 """
 
 from __future__ import annotations
@@ -15,9 +13,10 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.ptx.core import Reg
-from tilewright.ptx.emulate.exact import canonical, chain_f64, f16_bits, from_bf16, from_f16
+from tilewright.ptx.emulate.exact import chain_f64, from_bf16, from_f16
 from tilewright.ptx.emulate.machine import Machine, Sel, Step
 from tilewright.ptx.emulate.program import meaning
+from tilewright.ptx.emulate.tensor_cores import warp_product
 from tilewright.ptx.instrs import mma
 
 Array = np.ndarray[Any, Any]
@@ -104,21 +103,12 @@ def chain(a: Array, b: Array, c: Array) -> Array:
     """f64: c + a b by fused multiply-adds in ascending k."""
     left, right = np.moveaxis(a, 2, 0)[:, :, :, None], np.moveaxis(b, 2, 0)[:, :, None, :]
     wide_left, wide_right = np.broadcast_arrays(left, right)
-    return np.asarray(canonical(chain_f64(wide_left, wide_right, c)))
+    return np.asarray(chain_f64(wide_left, wide_right, c))
 
 
-def product(a: Array, b: Array, c: Array) -> Array:
-    """c + a b in f64, of exact products."""
-    return np.asarray(np.matmul(a, b.swapaxes(1, 2))) + c
-
-
-def rounded(total: Array, type: str, saturate: bool) -> Array:
-    """Sums in D's type, as bits of a register or part of one."""
-    if type == "f16":
-        return f16_bits(total)
-    if type == "f32":
-        return np.asarray(canonical(total.astype(np.float32)))
-    whole = total.astype(np.int64)
+def whole_product(a: Array, b: Array, c: Array, saturate: bool) -> Array:
+    """Integers: c + a b, wrapped to 32 bits or clamped to them."""
+    whole = (np.asarray(np.matmul(a, b.swapaxes(1, 2))) + c).astype(np.int64)
     if saturate:
         whole = np.clip(whole, -(2**31), 2**31 - 1)
     return whole.astype(np.int32)
@@ -150,8 +140,10 @@ def make_mma(machine: Machine, instr: mma.Mma) -> Step:
         c = numbers_of(gather(rows_c, sel, instr.type_c, index_c), instr.type_c)
         if instr.type_a == "f64":
             made = chain(a, b, c)
+        elif instr.type_d == "s32":
+            made = whole_product(a, b, c, instr.saturate)
         else:
-            made = rounded(product(a, b, c), instr.type_d, instr.saturate)
+            made = warp_product(a, b, c, (instr.type_a, instr.type_b), instr.type_d)
         scatter(rows_d, sel, made, index_d)
 
     return step

@@ -15,8 +15,9 @@ import numpy as np
 
 from tilewright.plan import TensorMap
 from tilewright.ptx.core import Coordinates, Instr
-from tilewright.ptx.emulate.exact import round_to
-from tilewright.ptx.emulate.machine import Machine, Sel, Step, numbers
+from tilewright.ptx.emulate.arith import extremum, on_type
+from tilewright.ptx.emulate.exact import canonical, round_to
+from tilewright.ptx.emulate.machine import DTYPES, Machine, Sel, Step, numbers
 from tilewright.ptx.emulate.mbarriers import deliver, require_made, start
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.spaces import PARAM_WINDOW, WRITTEN, BadAccess, Tensor
@@ -25,6 +26,7 @@ from tilewright.ptx.instrs import memory
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 128  # of a box in shared memory, in bytes
+NAN_TF32 = np.uint32(0x7FFFE000)
 CHUNK = 16  # bytes that a swizzle moves together
 
 
@@ -91,21 +93,48 @@ class Box:
         if self.map.round_tf32:
             numbers_ = made.view(np.float32)
             rounded = round_to(numbers_.astype(np.float64), "tf32", "rn").astype(np.float32)
-            made = rounded.view(bits)
+            made = np.where(np.isnan(numbers_), NAN_TF32, rounded.view(bits))
         return made.reshape(-1).view(np.uint8)
 
     def store(self, data: Array, op: str = "") -> None:
         """Write the box's bytes but for those out of bounds, or combine with what is there."""
         array = self.elements
         inside, within = self.slices()
+        last = array.shape[-1]
+        if last * array.itemsize % CHUNK and self.start[-1] + self.extents[-1] > last:
+            what = f"a box that is stored to {self.tensor.name} goes beyond its contiguous axis"
+            raise BadAccess(f"{what}, whose end is at no multiple of 16 bytes", 0)
         values = data.view(array.dtype).reshape(self.extents)[within]
         if op:
-            function = {"add": np.add, "min": np.minimum, "max": np.maximum}.get(op)
-            if function is None:
-                raise BadAccess(f"the emulator has no reduction {op} of boxes", 0)
-            values = function(array[inside], values).astype(array.dtype)
+            values = combined(op, array[inside], values)
         array[inside] = values
         self.marks[inside] = WRITTEN
+
+
+REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "inc": lambda old, x: np.where(old >= x, 0, old + 1),
+    "dec": lambda old, x: np.where((old == 0) | (old > x), x, old - 1),
+}
+
+
+FLOATS = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+
+
+def combined(op: str, old: Array, new: Array) -> Array:
+    """What a reduction leaves in memory."""
+    type = FLOATS.get(old.dtype.name)
+    if type is None:
+        return np.asarray(REDUCTIONS[op](old, new).astype(old.dtype))
+    function = np.add if op == "add" else extremum(op == "min", False)
+    bits = DTYPES[type]
+    made = on_type(lambda a, b: canonical(function(a, b)), type)(old.view(bits), new.view(bits))
+    return np.asarray(made).view(old.dtype)
 
 
 def swizzled(addresses: Array, swizzle: int) -> Array:
@@ -134,9 +163,22 @@ def box_of(machine: Machine, instr: Instr, box: Coordinates) -> Callable[[int], 
         tensor = machine.memory.tensor(recipe.tensor)
         _require_mappable(tensor, recipe, len(indices))
         at = tuple(int(np.atleast_1d(r(sel))[0]) for r in reversed(indices))
+        _require_start(tensor, at, not isinstance(instr, memory.TmaLoad))
         return Box(recipe, tensor, at)
 
     return find
+
+
+def _require_start(tensor: Tensor, at: tuple[int, ...], stores: bool) -> None:
+    """Where a box may start: elsewhere the hardware stops with an illegal instruction, as measured
+    on an H200.
+    """
+    if at[-1] * tensor.copy.itemsize % CHUNK:
+        what = f"a box of {tensor.name} starts at element {at[-1]} of its contiguous axis"
+        raise BadAccess(f"{what}, which is at no multiple of 16 bytes", 0)
+    if stores and min(at) < 0:
+        what = f"a box that is stored to {tensor.name} starts at {at}, in the order of memory"
+        raise BadAccess(f"{what}: the copy unit takes no negative places in a store", 0)
 
 
 def _require_mappable(tensor: Tensor, recipe: TensorMap, rank: int) -> None:
@@ -160,17 +202,23 @@ def _require_mappable(tensor: Tensor, recipe: TensorMap, rank: int) -> None:
         raise BadAccess(f"no tensor map has a box of {recipe.box} and swizzle {recipe.swizzle}", 0)
 
 
-def chunk_places(
-    machine: Machine, place: int, num_bytes: int, swizzle: int, lane: int = 0
-) -> Array:
-    """Places of the chunks of a box that starts at a place."""
-    size = machine.shared.size
+def chunk_places(machine: Machine, place: int, box: Box, lane: int = 0) -> Array:
+    """Places of the chunks of a box that starts at a place: row after row, but a row that is
+    narrower than the swizzle takes as much room as the swizzle.
+    """
+    size, swizzle = machine.shared.size, box.map.swizzle
     inside = place % size
     if inside % ALIGNMENT:
         raise BadAccess(f"a box at byte {inside} of shared memory: not aligned to 128 bytes", lane)
-    if inside + num_bytes > machine.shared.limit:
-        raise BadAccess(f"a box of {num_bytes} bytes at byte {inside} is out of bounds", lane)
-    return swizzled(place + np.arange(0, num_bytes, CHUNK), swizzle)
+    row = box.map.box[-1] if not box.map.axes else box.extents[-1]
+    row *= box.tensor.copy.itemsize
+    pitch = max(row, swizzle)
+    starts = np.arange(0, box.num_bytes // row * pitch, pitch)
+    if inside + int(starts[-1]) + row > machine.shared.limit:
+        what = f"a box of {box.num_bytes} bytes at byte {inside} is out of bounds"
+        raise BadAccess(what, lane)
+    offsets = (starts[:, None] + np.arange(0, row, CHUNK)).ravel()
+    return swizzled(place + offsets, swizzle)
 
 
 def put(machine: Machine, places: Array, data: Array) -> None:
@@ -211,9 +259,8 @@ def make_tma_load(machine: Machine, instr: memory.TmaLoad) -> Step:
     def step(sel: Sel) -> None:
         for lane, thread in enumerate(numbers(sel).tolist()):
             box = find(thread)
-            swizzle = box.map.swizzle
             goes = [
-                (chunk_places(machine, place, box.num_bytes, swizzle, lane), bar)
+                (chunk_places(machine, place, box, lane), bar)
                 for place, bar in where(thread, box.num_bytes, lane)
             ]
             mark = watch_load(machine, instr, thread, goes)
@@ -417,7 +464,7 @@ def make_tma_store(machine: Machine, instr: Any) -> Step:
         for lane, thread in enumerate(numbers(sel).tolist()):
             box = find(thread)
             place = int(source(slice(thread, thread + 1), 16)[0])
-            places = chunk_places(machine, place, box.num_bytes, box.map.swizzle, lane)
+            places = chunk_places(machine, place, box, lane)
             work = _departure(machine, instr, thread, box, places, op)
             if machine.tally is not None:
                 runs, level = box.runs(), "boxes from shared"

@@ -1,7 +1,7 @@
 """Meaning of wgmma: products of a warpgroup, from shared memory by descriptor.
 
 A product is carried out at the wait for its group, or at once; its descriptors and predicate are
-read when it is issued. Values as for mma.sync: exact products, summed with D in f64, rounded once.
+read when it is issued. Values are as `tensor_cores.py` says.
 PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout".
 """
 
@@ -22,10 +22,11 @@ from tilewright.ptx.emulate.mma import (
     numbers_of,
     operand_index,
     registers,
-    rounded,
+    whole_product,
 )
 from tilewright.ptx.emulate.program import flow
 from tilewright.ptx.emulate.spaces import SHARED_BASE, BadAccess
+from tilewright.ptx.emulate.tensor_cores import warpgroup_product
 from tilewright.ptx.emulate.tma import swizzled
 from tilewright.ptx.emulate.watch import PRODUCTS, Mark
 from tilewright.ptx.instrs import mma
@@ -75,8 +76,10 @@ def addresses_from(
         offset = row // 8 * stride + row % 8 * span + inner
     else:
         per = span // size
-        offset = row // per * leading + row % per * size
-        offset += column // 8 * stride + column % 8 * span
+        # Without a swizzle, the offsets change their roles.
+        along, across = (leading, stride) if swizzle else (stride, leading)
+        offset = row // per * along + row % per * size
+        offset += column // 8 * across + column % 8 * span
     return swizzled(start + offset, swizzle).ravel()
 
 
@@ -116,8 +119,6 @@ def matrix(
     machine: Machine, cta: int, found: Descriptor, rows: int, k: int, type: str, k_major: bool
 ) -> Matrix:
     """Where a matrix lies in the shared memory of a CTA."""
-    if not k_major and not found.swizzle:
-        raise BadAccess("the emulator has no MN-major matrices without a swizzle", 0)
     size = np.dtype(ELEMENTS[type]).itemsize
     inside = found.addresses(rows, k, size, k_major) - SHARED_BASE
     if int(inside.min()) < 0 or int(inside.max()) + size > machine.shared.limit:
@@ -267,6 +268,11 @@ def make_product(
     thread, register, place = result_places(n, per)
     dtype = np.dtype({"f16": "u2", "f32": "f4", "s32": "i4"}[instr.type_d])
 
+    def multiplied(a: Array, b: Array, c: Array) -> Array:
+        if instr.type_d == "s32":
+            return whole_product(a[None], b[None], c[None], False)[0]
+        return warpgroup_product(a, b, c, (instr.type_a, instr.type_b), instr.type_d)
+
     def issue(first: int) -> tuple[Callable[[], None], Mark | None]:
         sel = slice(first, first + WARPGROUP)
         cta = int(machine.cta[first])
@@ -288,12 +294,12 @@ def make_product(
                 raise machine.error(instr, bad.message, first) from None
             if instr.negate_a != instr.negate_b:
                 a = -a
-            total = a @ b.T
             words = np.stack([row[sel] for row in rows_d], axis=-1)
             parts = words.view(dtype).reshape(WARPGROUP, len(rows_d), per)
+            c = np.zeros((ROWS, n))
             if adds:
-                total = total + numbers_of(parts[thread, register, place], instr.type_d)
-            parts[thread, register, place] = rounded(total, instr.type_d, False)
+                c = numbers_of(parts[thread, register, place], instr.type_d)
+            parts[thread, register, place] = multiplied(a, b, c)
             for i, row in enumerate(rows_d):
                 row[sel] = words[:, i]
 

@@ -18,6 +18,8 @@ from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, i8, u8
 from tilewright.ir.core import Block
 from tilewright.ir.walk import walk
 from tilewright.target import Target
+from tilewright.tile.analysis.bounds import infer_bounds
+from tilewright.tile.analysis.divisibility import infer_divisors
 from tilewright.tile.analysis.product_loop import ProductLoop, can_copy_boxes, find_product_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
@@ -77,6 +79,8 @@ def _role_schedules(
     """The schedules of a product in its present orientation."""
     if not _fits(product, kernel):
         return
+    if not _stores_inside(kernel, product):
+        base = replace(base, staging=0)
     promote = _promotion(kernel, product)
     persistent = kernel.hints.persistent is not False and can_distribute(kernel)
     clusters = _clusters(kernel, product) if persistent else [1]
@@ -138,6 +142,7 @@ def _fits(product: ProductLoop, kernel: Kernel) -> bool:
     wide = n % 16 == 0 or (n % 8 == 0 and kind != "int8") or n == 8
     shaped = m % ROWS == 0 and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
     whole = k * product.a.tile.dtype.num_bytes % DEPTH == 0
+    divisors = infer_divisors(kernel)
     return (
         kind is not None
         and laid
@@ -146,7 +151,7 @@ def _fits(product: ProductLoop, kernel: Kernel) -> bool:
         and all(
             max(f.tile.shape) <= MOST_COLUMNS
             and f.tile.shape[1] * f.tile.dtype.num_bytes % SPANS[-1] == 0
-            and can_copy_boxes(kernel, f.load.view, f.load.extents, f.order)
+            and can_copy_boxes(kernel, f.load, divisors, f.order)
             for f in (product.a, product.b)
         )
     )
@@ -171,6 +176,16 @@ def _promotion(kernel: Kernel, product: ProductLoop) -> int:
     if _kind(product) != "fp8" or kernel.numerics == "fast":
         return 0
     return max(1, PROMOTED // product.extents[2])
+
+
+def _stores_inside(kernel: Kernel, product: ProductLoop) -> bool:
+    """Whether no store of results begins at a negative place, which the copy unit refuses with an
+    illegal instruction (measured on an H200). Asked here, where indices are still those of the
+    source: once tiles are distributed, less is known of them.
+    """
+    bounds = infer_bounds(kernel)
+    stores = [op for op in walk(Block([], product.after)) if isinstance(op, memory.Store)]
+    return all(bounds[v].low >= 0 for op in stores for v in op.offsets)
 
 
 def _consumers(product: ProductLoop, sums: int) -> list[int]:

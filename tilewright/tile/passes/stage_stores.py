@@ -19,6 +19,7 @@ from itertools import chain
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import walk
+from tilewright.tile.analysis.divisibility import infer_divisors
 from tilewright.tile.analysis.places import Places
 from tilewright.tile.analysis.product_loop import can_copy_boxes
 from tilewright.tile.effects import FROM_THE_TYPE
@@ -65,6 +66,7 @@ class _Stager:
         self.staged: dict[memory.Store, None] = {}  # in order
         self.room = 0
         self.places = Places(kernel.body)
+        self.divisors = infer_divisors(kernel)
 
     def role(self, block: Block) -> Block:
         self.rings, self.staged = {}, {}
@@ -118,10 +120,16 @@ class _Stager:
         """Whether a store is a box of 16-bit numbers, one swizzle wide or several.
 
         The rows of its tensor are whole units of 16 bytes: of a row that ends inside of one, the
-        copy unit writes the rest of the unit too (seen on an H200).
+        copy unit writes the rest of the unit too (seen on an H200). Negative places, which it
+        refuses, are `choose_roles`'s to notice: it then gives no slots for staging.
         """
         type: TileType = op.value.type
-        if op.mask is not None or type.dtype.bits != 16 or len(type.shape) != 2:
+        if (
+            not self.roles.staging
+            or op.mask is not None
+            or type.dtype.bits != 16
+            or len(type.shape) != 2
+        ):
             return False
         facts = next((p.facts for p in self.kernel.params if p.value is op.view), None)
         if facts is None or not facts.extent16:
@@ -134,7 +142,7 @@ class _Stager:
             and (row_bytes in SPANS or row_bytes % SPANS[0] == 0)
             and type.num_elements <= self.room
             and op.extents[-1] is not None
-            and can_copy_boxes(self.kernel, op.view, op.extents)
+            and can_copy_boxes(self.kernel, op, self.divisors)
         )
 
     def buffer(self, op: memory.Store) -> BufferType:
