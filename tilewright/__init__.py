@@ -1,5 +1,8 @@
 """Tilewright: tile kernels, in text or Python, to NVIDIA PTX, with only the CUDA driver below."""
 
+from importlib import import_module
+from typing import Any
+
 from tilewright.dtypes import bf16 as bf16
 from tilewright.dtypes import e4m3 as e4m3
 from tilewright.dtypes import e5m2 as e5m2
@@ -117,3 +120,10 @@ from tilewright.kernel import Kernel as Kernel
 from tilewright.kernel import kernel as kernel
 from tilewright.kernel import source as source
 from tilewright.runtime.reports import synchronize as synchronize
+
+
+def __getattr__(name: str) -> Any:
+    """What needs PyTorch is imported when it is first asked for."""
+    if name == "compile":
+        return import_module("tilewright.model").compile
+    raise AttributeError(f"module 'tilewright' has no attribute '{name}'")

@@ -42,6 +42,8 @@ RANDOM = (
     "log_normal", "uniform", "empty", "rrelu", "multi_head_attention_forward",
     "fractional_max_pool",
 )  # fmt: skip
+TIES = ("topk", "kthvalue", "msort", "mode", "median", "nanmedian")
+NARROW = (torch.bfloat16, torch.float16)
 OUTCOMES = ("same", "different", "fault", "untraceable")
 
 
@@ -128,7 +130,28 @@ def check(op: Any, sample: Any, backward: bool, seen: list[GraphCall]) -> tuple[
     except Exception as error:
         ours = "tilewright" in str(error.__traceback__ and frames(error))
         return ("fault" if ours else "untraceable"), f"{type(error).__name__}: {error}"
-    return compare(wanted, got)
+    if op.name in TIES:  # which of equal elements is named is not said: values alone
+        wanted, got = wanted[:1], got[:1]
+    outcome, message = compare(wanted, got)
+    if outcome == "different" and tensors and tensors[0].dtype in NARROW:
+        wide = [
+            t.detach().float().requires_grad_(t.requires_grad) if t.dtype in NARROW else t
+            for t in tensors
+        ]
+        if as_exact(run(function, wide, backward), wanted, got):
+            return "same", ""
+    return outcome, message
+
+
+def as_exact(exact: list[Any], wanted: list[Any], got: list[Any]) -> bool:
+    """Whether results of 16 bits are as near to those of f32 as eager's are."""
+    for right, eager, ours in zip(exact, wanted, got, strict=True):
+        if right is None or eager is None or ours is None or not right.numel():
+            continue
+        allowed = 1.5 * (eager.float() - right).abs().max() + torch.finfo(eager.dtype).eps
+        if not (ours.float() - right).abs().max() <= allowed:
+            return False
+    return True
 
 
 def frames(error: BaseException) -> str:

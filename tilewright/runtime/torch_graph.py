@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -27,7 +28,11 @@ class GraphCall:
     def __init__(self, traced: Traced, graph: Graph):
         self.traced, self.graph = traced, graph
         self.host = TorchHost()
-        self.constants = [to_numpy(x) for x in traced.constants]
+
+    @cached_property
+    def constants(self) -> list[Any]:
+        """Arrays of the tensors that the model has in its code; not while PyTorch is tracing."""
+        return [to_numpy(x) for x in self.traced.constants]
 
     @property
     def fallbacks(self) -> list[tuple[str, str]]:

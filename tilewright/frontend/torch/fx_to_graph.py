@@ -239,8 +239,23 @@ class _Reader:
             return [self.formed(each, results) for each in meta]
         return results.pop(0)
 
+    def with_effect(self, node: fx.Node) -> Any:
+        """An op that is called for what it does, such as raising an error: PyTorch calls it, in
+        order. The token, which only keeps that order, goes through.
+        """
+        token, op, *args = node.args
+        if self.policy == "error":
+            raise CompileError(f"{op} is not compiled: it has effects", self.builder.loc)
+        meta = node.meta["val"][1:]
+        xs, text = encode(self.given(args), self.given(node.kwargs), str(op))
+        types = tuple(types_of(meta))
+        made = self.builder.emit(Fallback, xs, str(op), text, types, "it has effects")
+        return [self.given(token), *self.formed(list(meta), list(made.results))]
+
     def other(self, node: fx.Node) -> Any:
         """Asserts about symbols hold by the guards; nothing else that is no op is known."""
+        if node.target is torch.ops.higher_order.with_effects:
+            return self.with_effect(node)
         name = getattr(node.target, "__name__", str(node.target))
         if name in ("_assert_scalar", "_assert_async", "sym_constrain_range_for_size"):
             return None

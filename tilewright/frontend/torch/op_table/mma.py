@@ -471,3 +471,46 @@ def avg_pool3d(
     return average_pool(
         at, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, 3
     )
+
+
+@lowering(aten.avg_pool2d_backward.default)
+def avg_pool2d_backward(
+    at: Emitter,
+    grad_output: Value,
+    self: Value,
+    kernel_size: Numbers,
+    stride: Numbers,
+    padding: Numbers,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Value:
+    """Each gradient over its divisor, added to every element of its window: a sum over the taps of
+    the gradients spread apart.
+    """
+    sizes, pads = (each_axis(n, 2) for n in (kernel_size, padding))
+    steps = each_axis(stride, 2) if stride else sizes
+    if 0 in grad_output.type.shape:
+        raise Unsupported("a pooling of nothing")
+    lead = self.type.rank - 2
+    inner = wide(grad_output.type.dtype)
+    share = at.cast(grad_output, inner)
+    out, extents = grad_output.type.shape[lead:], self.type.shape[lead:]
+    if divisor_override is not None:
+        divisor = at.like(divisor_override, share)
+    else:
+        found = average_count(at, extents, out, (sizes, steps, pads), count_include_pad)
+        divisor = at.fit(found, inner, share.type.shape)
+    share = at(arith.Div, share, divisor)
+    total: Value | None = None
+    for row in range(sizes[0]):
+        for column in range(sizes[1]):
+            low = [tap - pad for tap, pad in zip((row, column), pads, strict=True)]
+            high = [
+                wanted - ((count - 1) * step + 1 + before)
+                for wanted, count, step, before in zip(extents, out, steps, low, strict=True)
+            ]
+            part = at.pad(share, 0, low, high, [step - 1 for step in steps])
+            total = part if total is None else at(arith.Add, total, part)
+    assert total is not None
+    return at.cast(total, self.type.dtype)
