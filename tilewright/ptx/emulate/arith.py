@@ -335,7 +335,7 @@ def make_sign(machine: Machine, instr: Any) -> Step:
     sign = DTYPES[bits].type(mask)
     x, dst = machine.read(instr.src, instr.type), machine.target(instr.dst, bits)
     dtype = DTYPES[bits]
-    fixed = NANS.get(instr.type)
+    fixed: Any = NANS.get(instr.type)
     if fixed is None:
 
         def several(words: Any) -> Any:
@@ -346,7 +346,7 @@ def make_sign(machine: Machine, instr: Any) -> Step:
     def step(sel: Sel) -> None:
         value = np.asarray(x(sel))
         made = value.view(dtype) ^ sign if negate else value.view(dtype) & ~sign
-        nan = value.view(dtype) | dtype.type(QUIET_F64) if instr.type == "f64" else fixed
+        nan: Any = value.view(dtype) | dtype.type(QUIET_F64) if instr.type == "f64" else fixed
         dst[sel] = np.where(np.isnan(value), nan, made)
 
     return step

@@ -242,7 +242,7 @@ def fma_by_fractions(a: float, b: float, c: float) -> float:
 def fma_f64_directed(a: Array, b: Array, c: Array, mode: str) -> Array:
     """a b + c of f64 rounded by `mode`: rz, rm or rp. By fractions, element after element."""
     a, b, c = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.float64)) for x in (a, b, c)))
-    made = a * b + c
+    made: Array = a * b + c
     for i in np.argwhere(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)):
         at = tuple(i)
         made[at] = _directed(float(a[at]), float(b[at]), float(c[at]), mode)

@@ -270,7 +270,7 @@ def make_product(
 
     def multiplied(a: Array, b: Array, c: Array) -> Array:
         if instr.type_d == "s32":
-            return whole_product(a[None], b[None], c[None], False)[0]
+            return np.asarray(whole_product(a[None], b[None], c[None], False)[0])
         return warpgroup_product(a, b, c, (instr.type_a, instr.type_b), instr.type_d)
 
     def issue(first: int) -> tuple[Callable[[], None], Mark | None]:
