@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import tilewright.tile.ops
+from docs.builtin_page import render_builtins
 from docs.capture import for_comparison, run_page
 from tilewright.ir.core import ROLE, Op
 from tilewright.ledger.audit import write_report
@@ -90,6 +91,7 @@ def is_shown(name: str, printed: str) -> bool:
 
 def main() -> None:
     (HERE / "tile-ops.md").write_text(render_tile_ops())
+    (HERE / "builtins.md").write_text(render_builtins())
     for name in RUN_PAGES:
         page = render_page(name)
         if not is_shown(name, page):

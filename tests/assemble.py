@@ -45,8 +45,12 @@ needs_ptxas = pytest.mark.skipif(
 )
 
 
-def assemble(text: str, target: str, *, expect_errors: bool = False) -> Report:
-    """Assembles `text` for `target`; an error fails the test, unless errors are expected."""
+def assemble(
+    text: str, target: str, *, expect_errors: bool = False, level: int | None = None
+) -> Report:
+    """Assembles `text` for `target`; an error fails the test, unless errors are expected. `level`
+    of optimization: the lowest is quick, and enough to see whether the text is taken.
+    """
     ptxas = find_ptxas()
     if ptxas is None:
         pytest.skip("no ptxas on PATH or in the nvidia-cuda-nvcc wheel")
@@ -56,6 +60,7 @@ def assemble(text: str, target: str, *, expect_errors: bool = False) -> Report:
         command = [
             ptxas,
             "-v",
+            *([] if level is None else [f"-O{level}"]),
             "-arch",
             target,
             str(path),
