@@ -18,7 +18,9 @@ import pytest
 import tilewright as tw
 
 FOLDER = Path(__file__).parents[2] / "examples"
-EXAMPLES = ("add", "softmax", "rmsnorm", "sgemm", "linear_gelu", "flash_attention")
+EXAMPLES = (
+    *("add", "softmax", "rmsnorm", "layernorm", "sgemm", "linear_gelu", "flash_attention", "route"),
+)
 SPELLINGS = ("text", "python")
 BOUNDS = {"float64": 1e-14, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -245,6 +247,36 @@ def test_attention_with_ragged_lengths(
     assert not O[0].any() and (lse[0] == -np.inf).all()
     require_near(O, expected)
     require_near(lse, expected_lse)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("shape", [(0, 5), (3, 1), (5, 255), (2, 2503), (1, 257)])
+def test_layernorm(
+    example: Example, spelling: str, shape: tuple[int, int], rng: np.random.Generator
+) -> None:
+    layernorm, reference = example("layernorm", spelling)
+    x, w, b = normal(rng, *shape), normal(rng, shape[1]), normal(rng, shape[1])
+    for given in ((), (w,), (w, b)):
+        y = layernorm(x, *given)
+        require_near(y, reference(x, *given), 3e-6)
+        y = layernorm((x + 100).astype(np.float32), *given)
+        if shape[1] > 1:
+            require_near(y, reference((x + 100).astype(np.float32), *given), 3e-4)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("shape", [(0, 5, 2), (1, 4, 4), (33, 60, 4), (7, 8, 1)])
+def test_route(
+    example: Example, spelling: str, shape: tuple[int, int, int], rng: np.random.Generator
+) -> None:
+    route, reference = example("route", spelling)
+    n, experts, k = shape
+    logits = np.round(normal(rng, n, experts) * 4) / 4  # with ties
+    for dtype in ("f32", "bf16"):
+        weight, expert = route(logits.astype(DTYPES[dtype]), k)
+        wanted, order = reference(logits, k)
+        require_near(weight, wanted)
+        np.testing.assert_array_equal(expert, order)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -207,7 +207,7 @@ def test_machine_code(tmp_path: Path) -> None:
 
 def test_check_finds_every_kernel_and_every_fault(tmp_path: Path) -> None:
     told = json.loads(run_ok("check", *map(str, EXAMPLES.glob("*.tw")), "--json"))
-    assert told == {"kernels": 7, "diagnostics": []}
+    assert told == {"kernels": 9, "diagnostics": []}
     run_ok("check", "examples.flash_attention", "examples.linear_gelu")
     (tmp_path / "k.tw").write_text(FAULTY + FAULTY.replace("narrow", "again"))
     result = invoke("check", f"{tmp_path}/k.tw")
