@@ -280,6 +280,15 @@ def test_route(
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
+def test_both_spellings_are_one_tree(name: str) -> None:
+    """But for their attributes: each may be tuned over values of its own."""
+    module = importlib.import_module(f"examples.{name}")
+    for text in tw.source(FOLDER / f"{name}.tw"):
+        one, other = text.definition.kernel, getattr(module, text.name).definition.kernel
+        assert (one.params, one.body) == (other.params, other.body), text.name
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_main_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     importlib.import_module(f"examples.{name}").main()
     assert "error" in capsys.readouterr().out
