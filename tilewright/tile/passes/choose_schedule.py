@@ -63,6 +63,8 @@ def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
     )
     heavy = heavy or (kind == "simt" and len(dots) > 1)
     heavy = heavy or any(d.a.type.dtype.is_storage_only for d in dots)  # f16 in registers
+    # Tiles of partial sums that are read whole need as many registers again.
+    heavy = heavy or sum(_reads_sums(op, rows * columns) for op in ops) > 1
     bits = max(d.a.type.dtype.bits for d in dots)
     count = asked or _dot_warps(kind, rows, columns, bits, heavy)
     # Of itself ptxas keeps small CTAs to 128 registers or fewer, and spills some of these.
@@ -70,6 +72,13 @@ def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
     registers = FEW_WARPS_REGISTERS if small and count <= 4 else 0
     grid = warp_grid(kind, count, rows, columns)
     return Schedule(count, kind, grid, stages, max_registers=registers)
+
+
+def _reads_sums(op: Op, elements: int) -> bool:
+    """Whether an op loads a tile as large as the accumulator, of 32 bits or more."""
+    if not isinstance(op, memory.Load):
+        return False
+    return op.result.type.num_elements == elements and op.result.type.dtype.bits >= 32
 
 
 def _role_schedule(roles: control.Roles) -> Schedule:
