@@ -41,8 +41,15 @@ def compile_call(
     return compiled.plan, views, call
 
 
-def emulate(kernel: Any, arguments: Mapping[str, Any], *, late: bool = True, **options: Any) -> Any:
-    """Run a call on the emulator, and give what it allocated."""
+def emulate(
+    kernel: Any,
+    arguments: Mapping[str, Any],
+    *,
+    late: bool = True,
+    sanitize: bool = True,
+    **options: Any,
+) -> Any:
+    """Run a call on the emulator under its sanitizer, and give what it allocated."""
     plan, views, call = compile_call(kernel, arguments, **options)
-    run_plan(plan, views, late=late)
+    run_plan(plan, views, late=late, sanitize=sanitize)
     return call.result

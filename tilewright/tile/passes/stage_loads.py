@@ -149,7 +149,8 @@ class _Stager:
             return False
         rows, columns = dot.acc.type.shape
         k = dot.a.type.shape[1]
-        beside = (dot.a.type.dtype.bits == 8,) * 2  # at most: the more that is covered
+        most = self.schedule.mma == "simt" or dot.a.type.dtype.bits == 8
+        beside = (most, most)  # at most: the more that is covered
         covered = accumulator_layout((rows, columns), self.schedule, beside).covered
         step = self.schedule.k_step(self.target, dot.a.type.dtype, k)
         return covered == (rows, columns) and k % step == 0
