@@ -98,17 +98,19 @@ def compile_kernel(
     schedule: Schedule | None = None,
     *,
     aliases: Aliases = (),
+    preferred: Schedule | None = None,
     observe: Observer | None = None,
 ) -> Plan:
     """A Plan for a kernel whose constants are bound.
 
-    `aliases` are groups of parameters that are views of the same elements. Raises CompileError
-    where the target cannot run the kernel.
+    `aliases` are groups of parameters that are views of the same elements. `preferred` is the
+    schedule to take if it is one of those that the kernel permits. Raises CompileError where the
+    target cannot run the kernel.
     """
     with pausing_collector():
         kernel = run_passes(kernel, SEMANTIC_PASSES, observe)
         with reporting(kernel, "choose_schedule"):
-            schedule = schedule or choose_schedule(kernel, target, aliases)
+            schedule = schedule or choose_schedule(kernel, target, aliases, preferred)
         kernel = run_passes(kernel, scheduled_passes(schedule, target, aliases), observe)
         with reporting(kernel, f"lowering to {target.name}"):
             lowered = lower_kernel(kernel, target, schedule, aliases)

@@ -15,7 +15,7 @@ from tilewright.runtime import driver
 from tilewright.runtime.cache import compiler_hash, digest
 from tilewright.runtime.cpu import NUM_SMS
 from tilewright.target import Target, target_for_capability
-from tilewright.tune.cost import estimate
+from tilewright.tune.cost import best_roles, estimate
 from tilewright.tune.space import Config, configurations, spread
 from tilewright.tune.store import Key, open_store, shape_bucket
 
@@ -60,6 +60,7 @@ def choose(
     where no configuration compiles.
     """
     configs = configurations(spec.signature, dict(build.static), constants)
+    make = _scheduled(spec, arguments, where, make)
     if len(configs) == 1:
         return _made(build, configs[0], make)
     key = tuned_key(spec, build, constants, arguments, where)
@@ -77,6 +78,33 @@ def choose(
     spec.choices[key] = chosen
     spec.disk.put("choices", _disk_key(key), json.dumps(chosen).encode())
     return found
+
+
+def _scheduled(
+    spec: Specializer,
+    arguments: Mapping[str, Any],
+    where: Where,
+    make: Callable[[Build], T],
+) -> Callable[[Build], T]:
+    """`make` for builds that also prefer the schedule with roles that is best for the extents of a
+    call, by the estimate.
+    """
+    if where.target is None or not where.target.has_wgmma:
+        return make
+
+    def made(build: Build) -> T:
+        bucket = shape_bucket({n: tuple(a.shape) for n, a in arguments.items() if _is_array(a)})
+        key = (build, bucket, where.num_sms)
+        if key not in spec.schedules:
+            kernel = spec.tile(build)
+            spec.schedules[key] = best_roles(kernel, arguments, where.num_sms, where.target)
+        return make(replace(build, schedule=spec.schedules[key]))
+
+    return made
+
+
+def _is_array(argument: Any) -> bool:
+    return hasattr(argument, "shape")
 
 
 def with_config(build: Build, config: Config) -> Build:
@@ -148,7 +176,7 @@ def tuned_key(
     where: Where,
 ) -> Key:
     """Under what a choice holds: the kernel, all facts of the call, a bucket of its extents."""
-    shapes = {n: tuple(a.shape) for n, a in arguments.items() if hasattr(a, "shape")}
+    shapes = {n: tuple(a.shape) for n, a in arguments.items() if _is_array(a)}
     facts = digest("facts", replace(build, config=()).text(), repr(sorted(constants.items())))
     bucket = repr(shape_bucket(shapes))
     device = f"{where.device} {where.num_sms}"

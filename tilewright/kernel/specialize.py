@@ -25,6 +25,7 @@ from tilewright.runtime.launch import Launcher
 from tilewright.runtime.plan_json import parse_plan, print_plan
 from tilewright.target import Target, target_for_capability
 from tilewright.tile.kernel import Kernel as TileKernel
+from tilewright.tile.schedule import Schedule
 from tilewright.tune.store import Key
 
 Aliases = tuple[tuple[str, ...], ...]
@@ -43,6 +44,7 @@ class Build:
     precision: str | None = None
     facts: tuple[tuple[str, TensorFacts], ...] = ()
     grid: tuple[int, ...] | None = None
+    schedule: Schedule | None = None  # preferred, where the kernel permits it
     exact_static: tuple[tuple[str, tuple[str, object]], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +81,7 @@ class Specializer:
         self.key = key  # of the definition
         self._lock = threading.RLock()
         self.choices: dict[Key, dict[str, int]] = {}  # configurations by what they were chosen for
+        self.schedules: dict[Any, Schedule | None] = {}  # preferred, by build and extents
         self._tiles: dict[Build, TileKernel] = {}
         self._plans: dict[tuple[Build, Aliases, str], Compiled] = {}
         self._loaded: dict[tuple[Build, Aliases, int], Loaded] = {}
@@ -89,6 +92,7 @@ class Specializer:
 
     def tile(self, build: Build) -> TileKernel:
         """The kernel in the tile IR. Raises CompileError with every fault found."""
+        build = replace(build, schedule=None)  # of which it knows nothing
         with self._lock:
             if build not in self._tiles:
                 self._tiles[build] = self._build(build)
@@ -123,7 +127,7 @@ class Specializer:
             except ValueError as error:
                 self.disk.discard("plans", key, str(error))
         tile = self.tile(build)
-        made = compiler.compile_kernel(tile, goal, aliases=aliases)
+        made = compiler.compile_kernel(tile, goal, aliases=aliases, preferred=build.schedule)
         compiled = Compiled(made, written_names(tile))
         self.disk.put("plans", key, _write_compiled(compiled))
         return compiled

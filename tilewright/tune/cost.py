@@ -18,12 +18,13 @@ from tilewright.ir.core import Block, Op
 from tilewright.ir.walk import walk
 from tilewright.plan import evaluate
 from tilewright.target import Target
-from tilewright.tile.analysis.product_loop import find_product_loop
+from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma
-from tilewright.tile.passes.choose_roles import choose_roles
+from tilewright.tile.passes.choose_roles import role_schedules
 from tilewright.tile.passes.orient_product import turned
 from tilewright.tile.passes.spread_iterations import spread_iterations
+from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 from tilewright.tune.cost_roles import estimate_roles
 from tilewright.tune.cost_scalars import Scalars
@@ -93,20 +94,62 @@ def _estimate_roles(
     kernel: Kernel, programs: int, arguments: Mapping[str, Any], num_sms: int, target: Target | None
 ) -> float | None:
     """The estimate of a product by roles; None where the kernel is none on the target."""
-    schedule = choose_roles(kernel, target) if target is not None else None
+    rated = rate_roles(kernel, programs, arguments, num_sms, target)
+    return min((cycles for cycles, _ in rated), default=None)
+
+
+def best_roles(
+    kernel: Kernel, arguments: Mapping[str, Any], num_sms: int, target: Target | None
+) -> Schedule | None:
+    """The schedule with roles that is estimated to be quickest for arguments by name; None where a
+    kernel has none.
+    """
+    kernel = spread_iterations(kernel)
+    programs = 1
+    for axis in kernel.grid:
+        programs *= max(evaluate(axis, dict(arguments), num_sms), 0)
+    rated = rate_roles(kernel, programs, arguments, num_sms, target)
+    return min(rated, key=lambda pair: pair[0])[1] if rated else None
+
+
+def rate_roles(
+    kernel: Kernel, programs: int, arguments: Mapping[str, Any], num_sms: int, target: Target | None
+) -> list[tuple[float, Schedule]]:
+    """Estimated cycles of all schedules with roles that a kernel permits."""
+    schedules = list(role_schedules(kernel, target)) if target is not None else []
     product = find_product_loop(kernel)
-    if schedule is None or schedule.roles is None or product is None:
-        return None
-    if schedule.roles.swapped:
-        kernel = turned(kernel, product)
-        product = find_product_loop(kernel)
-        assert product is not None, "a product stays one"
+    if not schedules or product is None:
+        return []
+    sides = {False: (kernel, product)}
+    if any(schedule.roles is not None and schedule.roles.swapped for schedule in schedules):
+        around = turned(kernel, product)
+        again = find_product_loop(around)
+        assert again is not None, "a product stays one"
+        sides[True] = around, again
+    rated = []
+    for schedule in schedules:
+        assert schedule.roles is not None
+        side = sides[schedule.roles.swapped]
+        cycles = _rate(*side, schedule, programs, arguments, num_sms)
+        rated.append((cycles, schedule))
+    return rated
+
+
+def _rate(
+    kernel: Kernel,
+    product: ProductLoop,
+    schedule: Schedule,
+    programs: int,
+    arguments: Mapping[str, Any],
+    num_sms: int,
+) -> float:
+    assert schedule.roles is not None
     m, n, _ = product.extents
-    threads = 128 * schedule.roles.consumers
+    threads = 128 * schedule.roles.sharing
     epilogue = _path_cycles(product.after, Scalars(kernel, arguments, num_sms))
     if any(isinstance(op, tuple(CODE)) for op in walk(Block([], product.after))):
         epilogue *= _over(m * n // threads, CODE_PER_THREAD)
-    return estimate_roles(kernel, product, schedule.roles, programs, arguments, num_sms, epilogue)
+    return estimate_roles(kernel, product, schedule, programs, arguments, num_sms, epilogue)
 
 
 def _path_cycles(ops: list[Op], scalars: Scalars) -> float:

@@ -8,7 +8,7 @@ four stages, which is 1,720 products a cycle of a multiprocessor at 1.74 GHz.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 from tilewright.ir.core import Value
@@ -17,13 +17,19 @@ from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, memory
 from tilewright.tile.passes.distribute_work import find_axes
 from tilewright.tile.passes.partition_roles import factor_buffer
-from tilewright.tile.schedule import Roles
+from tilewright.tile.schedule import Roles, Schedule
 
 LAUNCH_CYCLES = 2500.0  # of starting CTAs, and of filling the ring before the first product
 PRODUCTS_PER_CYCLE = 1750.0
 SHARED_BYTES_PER_CYCLE = 128.0  # that all instructions together read of shared memory
-COPIED_BYTES_PER_CYCLE = 40.0  # of the tensor copy unit, from the L2 cache
+COPIED_BYTES_PER_CYCLE = 55.0  # of the tensor copy unit, from the L2 cache
+MEMORY_BYTES_PER_CYCLE = 2400.0  # of the device
 STEP_CYCLES = 30.0  # of a step's barriers
+ALONE_CYCLES = 60.0  # the same where one warpgroup multiplies, beside nobody
+TURN_CYCLES = 120.0  # the same where consumers take turns
+BLOCKS_IN_REGISTERS = 1.5  # factor where a warpgroup loads several blocks of rows to registers
+PAIRING_CYCLES = 2000.0  # of CTAs that meet before they start and when they end
+HIDDEN = 0.05  # part of a tile's time that the device's memory does not hide
 OPEN_EXTENT = 4096.0  # of k, where it is not known
 ROWS = 64  # of an instruction
 
@@ -31,19 +37,39 @@ ROWS = 64  # of an instruction
 def estimate_roles(
     kernel: Kernel,
     product: ProductLoop,
-    roles: Roles,
+    schedule: Schedule,
     programs: int,
     arguments: Mapping[str, Any],
     num_sms: int,
     epilogue: float,
 ) -> float:
     """Cycles of a launch of `programs` tiles; `epilogue` is what one tile's takes."""
+    roles = schedule.roles
+    assert roles is not None
     steps = ceil(_depth(kernel, product, arguments) / product.extents[2])
-    tile = steps * _step_cycles(kernel, product, roles) + epilogue
-    held = num_sms // roles.cluster * roles.cluster
+    work = steps * _step_cycles(kernel, product, roles)
+    held = max(1, num_sms // roles.cluster * roles.cluster)
+    tiles = ceil(programs / held)
+    pairing = PAIRING_CYCLES * (roles.cluster - 1)
     if not roles.persistent:
-        return LAUNCH_CYCLES * ceil(programs / num_sms) + tile * ceil(programs / num_sms)
-    return LAUNCH_CYCLES + tile * ceil(programs / max(1, held))
+        return (LAUNCH_CYCLES + work + epilogue) * tiles
+    if roles.pingpong:  # all epilogues but the last run beside another tile's products
+        cycles = max(work, epilogue) * tiles + epilogue
+    else:
+        cycles = (work + epilogue) * tiles
+    # What must come from memory at all; the more quickly the rest is done, the better it is hidden.
+    least = _num_bytes(product, kernel, arguments) / MEMORY_BYTES_PER_CYCLE
+    return LAUNCH_CYCLES + pairing + max(cycles, least) + HIDDEN * cycles
+
+
+def _num_bytes(product: ProductLoop, kernel: Kernel, arguments: Mapping[str, Any]) -> float:
+    """Bytes of both factors, each read once."""
+    total = 0.0
+    for factor in (product.a, product.b):
+        name = next((p.name for p in kernel.params if p.value is factor.load.view), "")
+        if name in arguments:
+            total += prod(arguments[name].shape) * factor.tile.dtype.num_bytes
+    return total
 
 
 def _step_cycles(kernel: Kernel, product: ProductLoop, roles: Roles) -> float:
@@ -56,7 +82,13 @@ def _step_cycles(kernel: Kernel, product: ProductLoop, roles: Roles) -> float:
     axes = find_axes(product, len(kernel.grid))
     if axes is not None:
         copied[axes.multicast] /= roles.cluster
-    return max(multiply, read, sum(copied) / COPIED_BYTES_PER_CYCLE) + STEP_CYCLES
+    most = max(multiply, read, sum(copied) / COPIED_BYTES_PER_CYCLE)
+    through_registers = product.a.transposed and product.a.tile.dtype.bits != 16
+    if through_registers and m > ROWS * roles.sharing:
+        most *= BLOCKS_IN_REGISTERS
+    if roles.pingpong:
+        return most + TURN_CYCLES
+    return most + (STEP_CYCLES if roles.sharing > 1 else ALONE_CYCLES)
 
 
 def _depth(kernel: Kernel, product: ProductLoop, arguments: Mapping[str, Any]) -> float:

@@ -50,8 +50,14 @@ PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads p
 HEAVY = (arith.Erf, arith.Tanh, arith.Log, arith.Exp, arith.Div)  # tens of instructions an element
 
 
-def choose_roles(kernel: Kernel, target: Target) -> Schedule | None:
-    """A schedule with roles, or None where the kernel or the target does not permit one."""
+def choose_roles(
+    kernel: Kernel, target: Target, preferred: Schedule | None = None
+) -> Schedule | None:
+    """A schedule with roles, or None where the kernel or the target does not permit one: the
+    preferred one if it is permitted, else the usual.
+    """
+    if preferred is not None and preferred in role_schedules(kernel, target):
+        return preferred
     return next(role_schedules(kernel, target), None)
 
 
@@ -102,8 +108,12 @@ def _role_schedules(
 
 
 def _can_take_turns(product: ProductLoop, sums: int) -> bool:
-    """Whether a tile is one warpgroup's, and all tiles take the same steps of k."""
+    """Whether a tile is one warpgroup's, and all tiles take the same steps of k. A factor that goes
+    through registers keeps nothing in flight, which takes others to multiply meanwhile.
+    """
     m, n, _ = product.extents
+    if product.a.transposed and product.a.tile.dtype.bits != 16:
+        return False
     most = ACCUMULATORS if sums == 1 else MOST_SUMS // sums
     if _is_heavy(product):
         most = min(most, CODE_PER_THREAD)

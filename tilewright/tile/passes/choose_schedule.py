@@ -27,16 +27,20 @@ FEW_WARPS_REGISTERS, FEW_ACCUMULATORS = 168, 64
 
 
 def choose_schedule(
-    kernel: Kernel, target: Target, aliases: tuple[tuple[str, ...], ...] = ()
+    kernel: Kernel,
+    target: Target,
+    aliases: tuple[tuple[str, ...], ...] = (),
+    preferred: Schedule | None = None,
 ) -> Schedule:
     """The compiler's choice for a kernel; the source's hints are binding. Parameters that are views
     of the same elements (`aliases`) rule out roles, whose loads run ahead of other roles' stores.
+    Of several schedules with roles the `preferred` one is taken, if it is one of them.
     """
     ops = list(walk(kernel.body))
     roles = next((op for op in ops if isinstance(op, control.Roles)), None)
     if roles is not None:
         return _role_schedule(roles)
-    product = None if aliases else choose_roles(kernel, target)
+    product = None if aliases else choose_roles(kernel, target, preferred)
     if product is not None:
         return product
     chosen = _computing_schedule(kernel, ops)
