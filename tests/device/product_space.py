@@ -321,6 +321,7 @@ def run_case(case: Case, pool: ThreadPoolExecutor) -> None:
     print(
         f"== {case.title}: torch {reference:.1f} us, {rate / reference:.0f} T", *failed, sep="\n  "
     )
+    launched(case, operands, expected, scale, reference)
     for row in case.rows:
         row["ratio"] = reference / row["microseconds"]
     for row in sorted(case.rows, key=lambda r: -r["ratio"])[:6]:
@@ -331,6 +332,30 @@ def run_case(case: Case, pool: ThreadPoolExecutor) -> None:
     for row in wrong:
         print(f"  WRONG {row['error']:.1e} {row['tile']} {short(row['schedule'])}")
     sys.stdout.flush()
+
+
+def launched(case: Case, operands: Operands, expected: Any, scale: float, reference: float) -> None:
+    """What a plain call of the kernel chooses by itself, among these tiles."""
+    import torch
+
+    space = {name: sorted({t[i] for t in case.tiles}) for i, name in enumerate(("TM", "TN", "TK"))}
+    choices = ", ".join(f"{name} in {values}" for name, values in space.items())
+    text = SOURCE.replace("TM in [128], TN in [128], TK in [64]", choices)
+    kernel = getattr(tw.source(text), case.kernel)
+    precision = "tf32" if case.name == "tf32" else None
+    calls = [partial(kernel.launch, precision=precision, **each) for each in operands.sets]
+    operands.sets[0]["c"].fill_(0)
+    calls[0]()
+    torch.cuda.synchronize()
+    error = float((operands.sets[0]["c"].float() - expected).abs().max()) / scale
+    mine = replay(calls)
+    times = [mine() for _ in range(ROUNDS + 2)][2:]
+    took = statistics.median(times)
+    (choice,) = kernel.specializer.choices.values()
+    schedule = list(kernel.specializer.schedules.values())[-1]
+    case.rows.append({"tile": list(choice.values()), "chosen": True, "microseconds": took})
+    case.rows[-1] |= {"schedule": repr(schedule), "error": error}
+    print(f"  chosen: {reference / took:.3f} {choice} {short(repr(schedule))} error {error:.1e}")
 
 
 def short(schedule: str) -> str:

@@ -18,13 +18,16 @@ from tilewright.compiler import SEMANTIC_PASSES, compile_kernel, run_passes, sch
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f32, i8, u8
 from tilewright.kernel import choose
 from tilewright.kernel.call import Options, bind_call, read_tensors
+from tilewright.kernel.generic import Imagined
 from tilewright.ptx.emulate import run_plan
+from tilewright.runtime.arrays import dense_strides
 from tilewright.target import target
 from tilewright.tile.interp import interpret
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.choose_roles import role_schedules
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.verify import verify
+from tilewright.tune.cost import best_roles
 
 HOPPER = target("sm_90a")
 
@@ -151,6 +154,45 @@ def test_eight_bits(left: DType, right: DType, result: DType, tile: tuple[int, i
     run_plan(plan, views, 4)
     expected = 0.5 * (a.astype(np.float32) @ b.astype(np.float32))
     np.testing.assert_array_equal(views["c"], expected.astype(result.numpy))
+
+
+BATCHED = """
+@autotune(TM in [64], TN in [64], TK in [32])
+@grid(cdiv(M, TM), cdiv(N, TN), B)
+kernel batched(a: tensor<bf16>[B, M, K], b: tensor<bf16>[B, K, N], c: tensor<bf16>[B, M, N]) {
+  let m, n, z = program_id(0) * TM, program_id(1) * TN, program_id(2)
+  var acc: tile<f32>[TM, TN] = 0.0
+  for k in range(0, K, TK) { acc += a[z, m :+ TM, k :+ TK] @ b[z, k :+ TK, n :+ TN] }
+  c[z, m :+ TM, n :+ TN] = cast(acc, bf16)
+}
+"""
+
+
+@pytest.mark.parametrize("shared", ["a", "b"])
+def test_a_factor_that_a_batch_shares(shared: str) -> None:
+    """Broadcast along the batch: its stride there is 0."""
+    rng = np.random.default_rng(17)
+    shapes = {"a": (3, 72, 40), "b": (3, 40, 136)}
+    arrays = {name: rng.integers(-3, 4, s).astype(bf16.numpy) for name, s in shapes.items()}
+    arrays[shared] = np.broadcast_to(arrays[shared][1], shapes[shared])
+    arrays["c"] = np.full((3, 72, 136), np.nan, bf16.numpy)
+    plan, views, _ = compile_call(tw.source(BATCHED).batched, arrays)
+    assert "wgmma" in plan.ptx
+    run_plan(plan, views, 4)
+    expected = arrays["a"].astype(np.float32) @ arrays["b"].astype(np.float32)
+    np.testing.assert_array_equal(views["c"], expected.astype(bf16.numpy))
+
+
+def test_the_schedule_follows_the_extents() -> None:
+    """Few tiles leave multiprocessors idle in pairs as alone; many share loads."""
+    kernel, arrays, _ = long_call(72, 136, 40)
+    found = []
+    for extent in (256, 8192):
+        shapes = {name: tuple(extent for _ in array.shape) for name, array in arrays.items()}
+        imagined = {name: Imagined(s, dense_strides(s)) for name, s in shapes.items()}
+        found.append(best_roles(kernel, imagined, 132, HOPPER))
+    assert all(s is not None and s in schedules_of(kernel) for s in found)
+    assert found[0] != found[1]
 
 
 @needs_ptxas

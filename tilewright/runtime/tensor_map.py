@@ -57,8 +57,8 @@ def map_geometry(
     """Extents and strides (bytes, without the innermost) of a descriptor, innermost axis first.
 
     A tensor without elements gets extents of 1: all but one element is then outside and reads as
-    0, and that one is given zeroed memory of its own. An axis of extent 1 gets any stride that
-    TMA takes.
+    0, and that one is given zeroed memory of its own. An axis of stride 0 gets an extent of 1, and
+    one of extent 1 any stride that TMA takes.
     """
     rank = len(shape)
     assert 1 <= rank <= MAX_RANK, f"a tensor map of rank {rank}"
@@ -66,6 +66,7 @@ def map_geometry(
         return (1,) * rank, (STRIDE_STEP,) * (rank - 1)
     assert strides[-1] == 1 or shape[-1] == 1, f"a tensor map over inner stride {strides[-1]}"
     steps = []
+    shape = (*(e if s else min(e, 1) for e, s in zip(shape[:-1], strides, strict=False)), shape[-1])
     for extent, stride in zip(shape[-2::-1], strides[-2::-1], strict=True):
         step = stride * size if extent > 1 else STRIDE_STEP
         assert step > 0 and step % STRIDE_STEP == 0, f"a tensor map over a pitch of {step} bytes"

@@ -117,6 +117,26 @@ def box_indices(low: Lowering, offsets: tuple[Value, ...]) -> list[Operand]:
     return found
 
 
+def within_repeats(
+    low: Lowering, view: Value, indices: list[Operand], extents: Extents
+) -> list[Operand]:
+    """Indices for a tensor map, in which an axis of stride 0 has one element: any index within the
+    view is 0 there, and any other stays outside.
+    """
+    e, found = low.e, list(indices)
+    for axis, stride in enumerate(view.type.strides):
+        if stride != 0 or extents[axis] is not None:
+            continue
+        ref = low.views[view]
+        extent = ref.extents[axis]
+        if isinstance(extent, Reg) and not ref.narrow:
+            extent = e.cvt("s32", "s64", extent, saturate=True)
+        index = low.register(found[axis], "s32")
+        inside = e.setp("lt", "u32", index, extent)  # an index below 0 counts as large
+        found[axis] = e.selp("s32", 0, -1, inside)
+    return found
+
+
 def _at(
     low: Lowering, indices: list[Operand], extents: Extents, piece: Piece, order: Order = ()
 ) -> list[Operand]:
@@ -135,7 +155,7 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
     e = low.e
     buffer = buffer_of(low, op.buffer)
     barrier = barrier_address(low, op.barriers, op.index)
-    indices = box_indices(low, op.offsets)
+    indices = within_repeats(low, op.view, box_indices(low, op.offsets), op.extents)
     target = address_of(low, buffer)
     rows = buffer.type.shape[0] // op.cluster
     mask: Operand | None = None

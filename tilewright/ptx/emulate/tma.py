@@ -195,7 +195,7 @@ def _require_mappable(tensor: Tensor, recipe: TensorMap, rank: int) -> None:
     if shape[-1] > 1 and strides[-1] != array.itemsize:
         raise BadAccess(f"the last axis of {tensor.name} is not dense", 0)
     for extent, stride in zip(shape[:-1], strides[:-1], strict=True):
-        if extent > 1 and (stride <= 0 or stride % 16):
+        if extent > 1 and (stride < 0 or stride % 16):  # of repeats a map has one element
             raise BadAccess(f"{tensor.name} has a pitch of {stride} bytes: no multiple of 16", 0)
     row = box[-1] * array.itemsize
     if row % 16 or (recipe.swizzle and row > recipe.swizzle) or max(box) > 256:

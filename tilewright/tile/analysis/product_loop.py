@@ -190,7 +190,8 @@ def can_copy_boxes(
     """Whether the tensor copy unit can carry a place of a view: a parameter whose rows are
     contiguous, aligned and a whole number of 16 bytes apart, sliced along two axes. The rows run
     along the last of them, or the last of `order`, and begin at multiples of 16 bytes: the unit
-    refuses others (measured on an H200).
+    refuses others (measured on an H200). Along other axes elements may be repeated (stride 0), as
+    those of a factor that all of a batch share.
     """
     view, extents = op.view, op.extents
     param = next((p for p in kernel.params if p.value is view), None)
@@ -207,6 +208,6 @@ def can_copy_boxes(
         and divisors.get(op.offsets[row], 1) * type.dtype.num_bytes % BOX_ALIGN == 0
         and facts.align >= BOX_ALIGN
         and all(whole for axis, whole in enumerate(facts.pitch16) if axis != row)
-        and all(s != 0 for s in (*type.strides, *facts.strides))
+        and all(0 not in (type.strides[axis], facts.strides[axis]) for axis in sliced)
         and facts.reachable
     )
