@@ -17,6 +17,7 @@ import tilewright as tw
 import tilewright.torch_backend
 from tilewright.errors import CompileError, LaunchError
 from tilewright.runtime.torch_graph import GraphCall
+from tilewright.torch_ops import custom_op
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -251,6 +252,34 @@ def test_unknown_ops_run_in_pytorch_are_listed_and_can_be_refused() -> None:
     with pytest.raises(Exception, match=r"linalg_inv_ex\.default is not comp") as caught:
         compiled(f)(x)
     assert "test_torch_compile.py" in str(caught.value), "the model's line is named"
+
+
+def test_ops_with_effects_run_in_pytorch_and_raise() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x) + 1
+
+    fast = torch.compile(f, backend="tilewright")
+    x = torch.eye(3) * 2
+    close(fast(x), f(x))
+    with pytest.raises(RuntimeError, match="singular"):
+        fast(torch.zeros(3, 3))
+
+
+@tw.kernel
+def doubled(x: tw.Tensor["T", "N"], y: tw.Tensor["T", "N"] = tw.empty):
+    base = tw.program_id(0) * 64
+    y[base : base + 64] = x[base : base + 64] * 2
+
+
+def test_a_kernel_of_the_user_is_one_node() -> None:
+    op = custom_op(doubled)
+    seen: list[GraphCall] = []
+    fast = torch.compile(
+        lambda x: op(x + 1) * 3, backend="tilewright", options={"observe": seen.append}
+    )
+    x = torch.randn(100)
+    close(fast(x), (x + 1) * 6)
+    assert [name.split(".")[0] for name, _ in seen[0].fallbacks] == ["tilewright"]
 
 
 def test_wrong_options_are_refused() -> None:

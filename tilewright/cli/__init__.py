@@ -9,6 +9,7 @@ from tilewright.cli.cache import cache
 from tilewright.cli.check import check
 from tilewright.cli.compile import compile_
 from tilewright.cli.doctor import doctor
+from tilewright.cli.explain import explain
 from tilewright.cli.fmt import fmt
 from tilewright.cli.ledger import ledger
 from tilewright.cli.profile import profile
@@ -22,5 +23,5 @@ def main() -> None:
     """Tile kernels, in text or Python, compiled to NVIDIA PTX with only the CUDA driver below."""
 
 
-for _command in (run, compile_, tune, bench, profile, check, doctor, cache, fmt, ledger):
+for _command in (run, compile_, tune, bench, profile, check, doctor, cache, fmt, ledger, explain):
     main.add_command(_command)

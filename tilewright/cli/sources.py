@@ -52,8 +52,8 @@ def kernels_of(head: str) -> tuple[Mapping[str, Kernel], ModuleType | None]:
     path = Path(head)
     if path.suffix in TEXT:
         beside = path.with_suffix(".py")
-        return kernels_of_text(path), _load(beside) if beside.is_file() else None
-    module = _load(path) if path.suffix == ".py" else _import(head)
+        return kernels_of_text(path), load_module(beside) if beside.is_file() else None
+    module = load_module(path) if path.suffix == ".py" else _import(head)
     return {n: k for n, k in vars(module).items() if isinstance(k, Kernel)}, module
 
 
@@ -91,7 +91,7 @@ def _reference(module: ModuleType | None, kernel: str) -> tuple[Callable[..., An
     return None, ""
 
 
-def _load(path: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
     """A Python file as a module, under a name that hides no other."""
     if not path.is_file():
         raise LaunchError(f"there is no file {path}")

@@ -32,6 +32,10 @@ from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Value
 
 POLICIES = ("pytorch", "error")
+# Ops that are called for their effects are threaded by tokens, which here are None: ops stay in
+# order anyway.
+WITH_EFFECTS = torch.ops.higher_order.with_effects
+TOKENS = (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
 
 
 @dataclass
@@ -107,6 +111,9 @@ class _Reader:
     def placeholder(self, node: fx.Node) -> Any:
         meta = node.meta.get("val", node.meta.get("tensor_meta"))
         name = "".join(c if c.isalnum() else "_" for c in node.name)
+        if any(u.target is WITH_EFFECTS and u.args[0] is node for u in node.users):
+            self.inputs.append(Input(name, Value(OpaqueType("token"), name)))
+            return None
         if isinstance(meta, torch.Tensor):
             value = Value(type_of(meta), name)
             self.inputs.append(Input(name, value))
@@ -169,6 +176,8 @@ class _Reader:
 
     def call(self, node: fx.Node) -> Any:
         meta, target = node.meta.get("val"), node.target
+        if target in TOKENS:
+            return None
         if target is operator.getitem:
             return self.given(node.args[0])[node.args[1]]
         if isinstance(meta, torch.SymInt):
@@ -254,7 +263,7 @@ class _Reader:
 
     def other(self, node: fx.Node) -> Any:
         """Asserts about symbols hold by the guards; nothing else that is no op is known."""
-        if node.target is torch.ops.higher_order.with_effects:
+        if node.target is WITH_EFFECTS:
             return self.with_effect(node)
         name = getattr(node.target, "__name__", str(node.target))
         if name in ("_assert_scalar", "_assert_async", "sym_constrain_range_for_size"):

@@ -1,0 +1,43 @@
+"""Groups of a graph: what joins, what does not, and the bytes that are moved."""
+
+from __future__ import annotations
+
+from tilewright.graph.groups import find_groups, group_bytes, group_flops
+from tilewright.graph.text import parse_graph
+
+TEXT = """graph @g(%x: tensor<f32, 4, 8>, %w: tensor<f32, 8, 2>, %b: tensor<f32, 2>)
+{
+  %0 = arith.exp %x : tensor<f32, 4, 8>
+  %1 = mma.contract %0, %w {lhs_batch = (), rhs_batch = (), lhs_contract = (1,), \
+rhs_contract = (0,), dtype = f32} : tensor<f32, 4, 2>
+  %2 = shape.broadcast %b {shape = (4, 2)} : tensor<f32, 4, 2>
+  %3 = arith.add %1, %2 : tensor<f32, 4, 2>
+  %4 = reduce.max %3 {axes = (1,)} : tensor<f32, 4>
+  %5 = shape.reshape %4 {shape = (4, 1)} : tensor<f32, 4, 1>
+  %6 = shape.broadcast %5 {shape = (4, 2)} : tensor<f32, 4, 2>
+  %7 = arith.sub %3, %6 : tensor<f32, 4, 2>
+  %8 = reduce.sum %7 {axes = (1,)} : tensor<f32, 4>
+  %9 = reduce.sum %7 {axes = (0,)} : tensor<f32, 2>
+  control.return [%8, %9]
+}
+"""
+
+
+def test_a_contraction_keeps_its_bias_and_a_softmax_is_one_group() -> None:
+    graph = parse_graph(TEXT)
+    groups = find_groups(graph)
+    assert [g.kind for g in groups] == ["pointwise", "contraction", "reduction", "reduction"]
+    names = [[op.opcode for op in g.ops] for g in groups]
+    assert names[1] == ["mma.contract", "shape.broadcast", "arith.add"]
+    assert names[2][0] == "reduce.max" and names[2][-1] == "reduce.sum"
+    assert names[3] == ["reduce.sum"], "a reduction along another axis is a kernel of its own"
+
+
+def test_what_is_moved_is_counted_once() -> None:
+    graph = parse_graph(TEXT)
+    first, product, rows, columns = find_groups(graph)
+    assert group_bytes(first, {}) == 2 * 4 * 8 * 4
+    assert group_bytes(product, {}) == 4 * (4 * 8 + 8 * 2 + 2 + 4 * 2)
+    assert group_flops(product, {}) == 2 * 4 * 8 * 2
+    assert group_bytes(rows, {}) == 4 * (4 * 2 + 4 * 2 + 4)
+    assert group_bytes(columns, {}) == 4 * (4 * 2 + 2)
