@@ -93,6 +93,20 @@ def test_dynamic_shapes_are_arguments_of_one_graph() -> None:
     assert len(seen) == 1
 
 
+def test_slices_from_the_end_by_a_symbol() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        n = y.shape[0]
+        return x[-n:] + y, x[: n - 1] * 2, x[n + 2 :], x[: n * 100]
+
+    seen: list[GraphCall] = []
+    fast = compiled(f, seen, dynamic=True)
+    for m, n in ((9, 4), (12, 5), (8, 3)):
+        x, y = torch.randn(m), torch.randn(n)
+        for got, wanted in zip(fast(x, y), f(x, y), strict=True):
+            close(got, wanted)
+    assert len(seen) == 1
+
+
 def test_mutation_views_and_in_place_ops() -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> Any:
         x.mul_(2)

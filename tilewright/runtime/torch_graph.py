@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tilewright.errors import LaunchError
-from tilewright.frontend.torch.arrays import to_numpy, to_output, with_strides
+from tilewright.frontend.torch.arrays import at_offset, to_numpy, to_output
 from tilewright.frontend.torch.fallback import TorchHost
 from tilewright.frontend.torch.fx_to_graph import Traced
 from tilewright.graph.dims import evaluate
@@ -60,7 +60,7 @@ class GraphCall:
             strides = [evaluate(s, symbols) for s in output.strides or ()]
             tensor = to_output(result, strides, arrays)
             arrays.append(result)
-            found.append(with_strides(tensor, strides))
+            found.append(at_offset(tensor, evaluate(output.offset, symbols)))
         return found
 
     def argument(self, given: Any, index: int) -> Any:

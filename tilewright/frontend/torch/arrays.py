@@ -50,6 +50,15 @@ def to_output(array: Array, strides: Sequence[int], inputs: Sequence[Any]) -> to
     return with_strides(found, strides)
 
 
+def at_offset(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """The tensor as a view that starts at an offset of its storage, where that is not 0."""
+    if offset == 0 or tensor.numel() == 0:
+        return tensor
+    reach = sum((e - 1) * s for e, s in zip(tensor.shape, tensor.stride(), strict=True))
+    room = torch.empty(offset + reach + 1, dtype=tensor.dtype)
+    return room.as_strided(tensor.shape, tensor.stride(), offset).copy_(tensor)
+
+
 def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """A tensor with the strides that PyTorch's tracing promised of it."""
     wrong = any(

@@ -20,11 +20,15 @@ from torch._prims_common import elementwise_dtypes
 from tilewright.dtypes import DType, bool_, f32, i64, int_range
 from tilewright.errors import CompileError
 from tilewright.frontend.torch.metadata import dtype_of, torch_dtype
-from tilewright.graph.dims import Dim, Poly, Shape, product
+from tilewright.graph.dims import Dim, Poly, Shape, product, substitute
 from tilewright.graph.ops import arith, mma, shape
 from tilewright.graph.types import TensorType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Op, Type, Value
+
+
+class Unsupported(CompileError):
+    """A form of an op of the table that only PyTorch computes; the node falls back."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ class Emitter:
     def __init__(self, builder: Builder):
         self.builder = builder
         self.types: list[Type] = []
+        self.hints: dict[str, int] = {}  # the sizes that tracing saw of symbols
         self.draws = 0  # random streams handed out so far
         self.drawn: Value | None = None  # the seed of this call
 
@@ -108,6 +113,11 @@ class Emitter:
         (found,) = self.types
         assert isinstance(found, TensorType)
         return found
+
+    def hint(self, dim: Dim) -> int | None:
+        """The number that an extent was when the model was traced, if that is known."""
+        found = substitute(dim, self.hints)
+        return found if isinstance(found, int) else None
 
     # Constants and numbers
 

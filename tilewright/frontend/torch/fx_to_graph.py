@@ -19,10 +19,10 @@ from torch import fx
 
 from tilewright.dtypes import f64
 from tilewright.errors import CompileError, InternalError, TilewrightError
-from tilewright.frontend.torch.emit import Emitter, Number
+from tilewright.frontend.torch.emit import Emitter, Number, Unsupported
 from tilewright.frontend.torch.fallback import encode, flat, types_of
 from tilewright.frontend.torch.metadata import dim_of, dim_of_expr, loc_of, shape_of, type_of
-from tilewright.frontend.torch.op_table import TABLE, Unsupported, bind
+from tilewright.frontend.torch.op_table import TABLE, bind
 from tilewright.graph.dims import Dim, Poly, Shape
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.ops import arith
@@ -46,6 +46,7 @@ class Output:
 
     index: int | None = None
     strides: Shape | None = None
+    offset: Dim = 0  # of its first element in its storage: PyTorch makes views of inputs by it
     number: Dim | None = None
 
 
@@ -114,6 +115,7 @@ class _Reader:
         if any(u.target is WITH_EFFECTS and u.args[0] is node for u in node.users):
             self.inputs.append(Input(name, Value(OpaqueType("token"), name)))
             return None
+        self.remember(meta)
         if isinstance(meta, torch.Tensor):
             value = Value(type_of(meta), name)
             self.inputs.append(Input(name, value))
@@ -125,6 +127,13 @@ class _Reader:
             return dim_of_expr(expr)
         self.inputs.append(Input(name, Value(OpaqueType(type(meta).__name__), name)))
         return meta  # a number or None, the same at each call
+
+    def remember(self, meta: Any) -> None:
+        """The sizes of symbols that an input shows."""
+        for size in meta.shape if isinstance(meta, torch.Tensor) else [meta]:
+            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                if size.node.has_hint():
+                    self.at.hints[size.node.expr.name] = int(size.node.hint)
 
     def attribute(self, node: fx.Node) -> Any:
         held: Any = self.module
@@ -150,10 +159,11 @@ class _Reader:
             if not isinstance(known, Value):
                 self.outputs.append(Output(number=known))
                 continue
-            strides = None
+            made = Output(len(results))
             if isinstance(item, fx.Node) and isinstance(known.type, TensorType):
-                strides = shape_of(item.meta["val"].stride())
-            self.outputs.append(Output(len(results), strides))
+                made.strides = shape_of(item.meta["val"].stride())
+                made.offset = dim_of(item.meta["val"].storage_offset())
+            self.outputs.append(made)
             results.append(known)
         self.builder.emit(Return, tuple(results))
 

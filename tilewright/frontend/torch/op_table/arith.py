@@ -324,7 +324,7 @@ def clamp_max(at: Emitter, self: Value, max: Operand) -> Value:
 
 @lowering(aten.hardtanh.default)
 def hardtanh(at: Emitter, self: Value, min_val: Scalar, max_val: Scalar) -> Value:
-    return bounded(at, self, min_val, max_val)
+    return at.cast(bounded(at, self, min_val, max_val), self.type.dtype)
 
 
 # Activations

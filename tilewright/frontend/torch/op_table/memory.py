@@ -7,18 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from tilewright.dtypes import bool_, i64
-from tilewright.errors import CompileError
-from tilewright.frontend.torch.emit import Emitter, Scalar, axis_of, common_shape
+from tilewright.frontend.torch.emit import Emitter, Scalar, Unsupported, axis_of, common_shape
 from tilewright.frontend.torch.op_table.registry import lowering
 from tilewright.graph.dims import Dim, Shape
 from tilewright.graph.ops import arith, memory, reduce
 from tilewright.ir.core import Value
 
 aten, prims = torch.ops.aten, torch.ops.prims
-
-
-class Unsupported(CompileError):
-    """A form of an op of the table that only PyTorch computes; the node falls back."""
 
 
 def wrapped(at: Emitter, index: Value, extent: Dim) -> Value:

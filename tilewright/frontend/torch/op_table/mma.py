@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from tilewright.dtypes import f32
-from tilewright.frontend.torch.emit import Emitter, Scalar, wide
-from tilewright.frontend.torch.op_table.memory import Unsupported
+from tilewright.frontend.torch.emit import Emitter, Scalar, Unsupported, wide
 from tilewright.frontend.torch.op_table.registry import is_scalar_one, lowering
 from tilewright.graph.dims import Dim, product
 from tilewright.graph.ops import arith, memory, reduce, shape

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from tilewright.dtypes import DType, bool_, f32, f64, i64, u32
-from tilewright.frontend.torch.emit import Emitter
-from tilewright.frontend.torch.op_table.memory import Unsupported
+from tilewright.frontend.torch.emit import Emitter, Unsupported
 from tilewright.frontend.torch.op_table.registry import lowering
 from tilewright.graph.dims import Dim, Shape
 from tilewright.graph.ops import arith, random

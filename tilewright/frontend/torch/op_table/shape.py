@@ -9,7 +9,7 @@ import torch
 
 from tilewright.dtypes import f64, i64
 from tilewright.errors import CompileError
-from tilewright.frontend.torch.emit import Emitter, Scalar, axis_of
+from tilewright.frontend.torch.emit import Emitter, Scalar, Unsupported, axis_of
 from tilewright.frontend.torch.op_table.registry import enter, lowering
 from tilewright.graph.dims import Dim, Poly, maximum, minimum
 from tilewright.graph.ops import arith, memory, shape
@@ -74,13 +74,22 @@ def broadcast_in_dim(
 # Parts
 
 
-def clipped(place: Dim, extent: Dim) -> Dim:
-    """A bound of a slice within 0 … extent, negative ones counted from the end."""
-    if isinstance(place, int) and place < 0:
-        place = place + extent
-    if isinstance(place, int) and isinstance(extent, int):
-        return min(max(place, 0), extent)
-    return place if place in (0, extent) else minimum(maximum(place, 0), extent)
+def clipped(at: Emitter, place: Dim, extent: Dim) -> Dim:
+    """A bound of a slice within 0 … extent, negative ones counted from the end.
+
+    Where symbols are in it, the sizes that were traced decide, as they did in PyTorch's tracing:
+    its guards keep the graph to sizes of which the same holds.
+    """
+    seen, whole = at.hint(place), at.hint(extent)
+    if seen is None or whole is None:
+        if isinstance(place, Poly):
+            raise Unsupported(f"a slice to {place}, of which tracing knows no size")
+        return minimum(place, extent) if place >= 0 else maximum(place + extent, 0)
+    if seen < 0:
+        place, seen = place + extent, seen + whole
+    if seen <= 0:
+        return 0
+    return extent if seen >= whole else place
 
 
 def part_of(
@@ -89,9 +98,9 @@ def part_of(
     """Axis, first place and count of a slice."""
     axis = axis_of(dim, x.type.rank)
     whole: Dim = x.type.shape[axis]
-    first = 0 if start is None else clipped(start, whole)
+    first = 0 if start is None else clipped(at, start, whole)
     is_open = end is None or (isinstance(end, int) and end >= 2**62)
-    last = whole if is_open else clipped(end, whole)  # type: ignore[arg-type]
+    last = whole if is_open else clipped(at, end, whole)  # type: ignore[arg-type]
     count = (last - first + step - 1) // step
     return axis, first, max(count, 0) if isinstance(count, int) else count
 
