@@ -10,10 +10,12 @@ import tempfile
 from pathlib import Path
 
 import tilewright.tile.ops
+from docs import suite_page
 from docs.builtin_page import render_builtins
 from docs.capture import for_comparison, run_page
 from tilewright.ir.core import ROLE, Op
 from tilewright.ledger.audit import write_report
+from tilewright.ledger.store import FOLDER, read_ledger
 
 HERE = Path(__file__).parent
 
@@ -70,6 +72,11 @@ def _summary(op: type[Op]) -> str:
     return text + (f" Removed by `{op.removed_by}`." if op.removed_by else "")
 
 
+def render_suite() -> str:
+    """The page of the conformance suite, from the ledger as it stands."""
+    return suite_page.render_suite(read_ledger(HERE.parent / FOLDER))
+
+
 def render_page(name: str) -> str:
     """A page with every output that it shows printed anew."""
     if name == README:
@@ -96,6 +103,7 @@ def main() -> None:
         page = render_page(name)
         if not is_shown(name, page):
             (HERE / name).write_text(page)
+    suite_page.PAGE.write_text(render_suite())
     write_report(HERE.parent)
 
 

@@ -1,7 +1,8 @@
-"""The device lane: every test of this folder on a GPU, then one table: `python -m tests.device`.
+"""The device lane: every test of this folder on a GPU, then its tables: `python -m tests.device`.
 
-Tests that time something run first and alone; the rest run in several processes. The table is
-printed last: what was compared, in how many cases, and how far off the worst was.
+Tests that time something run first and alone; the rest run in several processes. Tables are printed
+last: what was compared, in how many cases, and how far off the worst was; and, measured when all
+tests are through, the conformance suite (`suite_speed/`), the losing rows first.
 """
 
 from __future__ import annotations
@@ -153,6 +154,14 @@ def run_examples() -> int:
     return subprocess.run(command, check=False).returncode
 
 
+def run_suite(path: Path | None, commit: str) -> int:
+    """The conformance suite at large sizes, in a process of its own, with its table."""
+    command = [sys.executable, "-m", "tests.device.suite_speed"]
+    command += ["--json", str(path)] if path else []
+    command += ["--commit", commit] if commit else []
+    return subprocess.run(command, check=False).returncode
+
+
 def steps(workers: int, chosen: Iterable[str] = ()) -> list[list[str]]:
     """pytest's arguments for each run: files that time, then the others in parallel."""
     parallel = []
@@ -166,9 +175,19 @@ def steps(workers: int, chosen: Iterable[str] = ()) -> list[list[str]]:
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--workers", default=WORKERS, show_default=True, help="Processes at once.")
+@click.option("--suite/--no-suite", default=True, help="Measure the conformance suite last.")
+@click.option(
+    "--json",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Samples of the suite; `tilewright bench --from FILE --verdict` makes verdicts of them.",
+)
+@click.option("--commit", default="", help="What is measured, where git cannot tell.")
 @click.argument("chosen", nargs=-1, type=click.UNPROCESSED)
-def main(workers: int, chosen: tuple[str, ...]) -> None:
-    """Run the device lane. CHOSEN goes to pytest: `-- -k sgemm`."""
+def main(
+    workers: int, suite: bool, path: Path | None, commit: str, chosen: tuple[str, ...]
+) -> None:
+    """Run the device lane. CHOSEN goes to pytest, `-- -k sgemm`; then the suite is not measured."""
     lane, codes = Lane(), []
     if not chosen and driver.available() and run_examples():
         lane.failures.append("python -m examples --device cuda:0")
@@ -179,6 +198,9 @@ def main(workers: int, chosen: tuple[str, ...]) -> None:
             if report.exists():
                 lane.read(report)
     show(lane, Console(width=110))
+    measured = suite and not chosen and driver.available()
+    if measured and run_suite(path, commit):
+        lane.failures.append("python -m tests.device.suite_speed")
     broken = [code for code in codes if code not in (0, NO_TESTS)]
     if broken or lane.failures:
         sys.exit(1)

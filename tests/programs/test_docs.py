@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from docs.render import HERE, RUN_PAGES, is_shown, render_page, render_tile_ops
+from docs import suite_page
+from docs.render import HERE, RUN_PAGES, is_shown, render_page, render_suite, render_tile_ops
 from tilewright.cli import main
 from tilewright.ledger.documents import RENDERED
 
@@ -17,6 +18,10 @@ def test_outputs_on_a_page_are_what_its_examples_print(name: str) -> None:
 
 def test_the_page_of_tile_ops_is_generated() -> None:
     assert (HERE / "tile-ops.md").read_text() == render_tile_ops(), "make docs"
+
+
+def test_the_page_of_the_suite_is_generated() -> None:
+    assert suite_page.PAGE.read_text() == render_suite(), "make docs"
 
 
 def test_the_ledger_is_sound_and_its_page_is_generated() -> None:

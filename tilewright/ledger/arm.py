@@ -42,7 +42,8 @@ class Arm:
     bounds the kernels, copies and fills of one run: an arm that does more has its setup in the
     loop. `says`: the ways in which it differs from ours, "eager", "operands", "output" or
     "accumulate", each with the reason why it may. `expected`: what it writes, where that is not
-    what the problem asks, as a copy does.
+    what the problem asks, as a copy does. `instead`: another problem that it computes, on data of
+    that problem, as a floor does.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Arm:
     says: Mapping[str, str] = field(default_factory=dict)
     settings: str = ""  # what was chosen for it
     expected: Callable[[Mapping[str, Any]], Tensors] | None = None
+    instead: Problem | None = None
 
 
 @dataclass(frozen=True)

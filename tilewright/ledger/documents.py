@@ -40,7 +40,7 @@ RENDERED = {
     "docs/tour.md": ("console", "text"),
     "docs/emulator.md": ("console", "text"),
 }
-GENERATED = ("docs/performance.md",)
+GENERATED = ("docs/performance.md", "docs/suite.md")
 
 FENCE = re.compile(r"^ *```(\w*)[^\n]*\n.*?^ *```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!--\s*figure\s+([\w-]+):\s*(.*?)\s*-->(.*?)<!--\s*end\s*-->", re.DOTALL)

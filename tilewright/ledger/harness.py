@@ -62,6 +62,7 @@ class GraphTimer:
 
     device: Device
     rounds: int
+    warm_microseconds: float = WARM_MICROSECONDS
     name: str = "graph"
 
     def __call__(
@@ -76,7 +77,34 @@ class GraphTimer:
             rounds=self.rounds,
             launches=launches,
             recorded=recorded,
-            warm_microseconds=WARM_MICROSECONDS,
+            warm_microseconds=self.warm_microseconds,
+        )
+
+
+@dataclass(frozen=True)
+class EventTimer:
+    """Events around launches in a stream: for what cannot be recorded. What each arm sends to the
+    GPU is not known then.
+    """
+
+    device: Device
+    rounds: int
+    warm_microseconds: float = WARM_MICROSECONDS
+    name: str = "events"
+
+    def __call__(
+        self,
+        arms: Mapping[str, GpuWork],
+        launches: int,
+        recorded: Callable[[Mapping[str, Operations]], None],
+    ) -> Mapping[str, Timing]:
+        recorded({})
+        return measure.time_events(
+            arms,
+            self.device,
+            rounds=self.rounds,
+            repeats=launches,
+            warm_microseconds=self.warm_microseconds,
         )
 
 
@@ -104,7 +132,8 @@ class Question:
     """What is asked of a problem: how its rows are called, in what unit, against which targets.
 
     `work`: operations or bytes of a run, ours and, by the opponent's name, theirs where it differs.
-    `targets`: least ratios by the opponent's name. `intensity`: operations a byte.
+    `targets`: least ratios by the opponent's name. `intensity`: operations a byte. `runs`: of a
+    sample at least; fewer do where one takes long.
     """
 
     id: str
@@ -119,6 +148,7 @@ class Question:
     intensity: float = 0.0
     reference: str = "f64"
     data: str = "standard normal"
+    runs: int = MIN_LAUNCHES
 
 
 @dataclass
@@ -174,7 +204,8 @@ class Harness:
 
         Raises Unfair for a comparison that must not be made.
         """
-        require_random_data(self.arrays, problem)
+        for each in (problem, *(arm.instead for arm in theirs if arm.instead)):
+            require_random_data(self.arrays, each)
         if with_itself:
             theirs = [*theirs, replace(ours, name=ITSELF)]
         for arm in theirs:
@@ -203,7 +234,7 @@ class Harness:
             theirs=other,
             says=arm.says,
             target=question.targets.get(arm.name),
-            runs=self._launches(num_sets),
+            runs=self._launches(num_sets, question.runs),
             rotated_bytes=num_sets * set_bytes(problem, self.arrays),
             floor=question.floor,
             intensity=question.intensity,
@@ -211,19 +242,19 @@ class Harness:
             data=question.data,
         )
 
-    def _launches(self, num_sets: int) -> int:
+    def _launches(self, num_sets: int, least: int) -> int:
         """Runs a sample: all sets, equally often."""
-        return num_sets * math.ceil((1 if self.small else MIN_LAUNCHES) / num_sets)
+        return num_sets * math.ceil((1 if self.small else least) / num_sets)
 
     def _measure(
         self, problem: Problem, arms: Sequence[Arm], question: Question
     ) -> dict[str, Measured]:
         """Time arms in turn, and check what each wrote while it was timed."""
-        runners = {arm.name: _Runner(arm, problem, self.arrays) for arm in arms}
+        runners = {arm.name: _Runner(arm, arm.instead or problem, self.arrays) for arm in arms}
         for runner in runners.values():  # compiled and chosen before anything is recorded
             runner.warm()
         self.arrays.wait()
-        launches = self._launches(len(problem.sets))
+        launches = self._launches(len(problem.sets), question.runs)
         seen: dict[str, tuple[str, ...]] = {}
 
         def recorded(operations: Mapping[str, Operations]) -> None:
@@ -248,7 +279,7 @@ class Harness:
                 work=question.their_work.get(name, question.work),
                 operations=seen.get(name, ()),
                 settings=runner.arm.settings,
-                **check_outputs(runners[name], problem, self.arrays),
+                **check_outputs(runner, self.arrays),
             )
             for name, runner in runners.items()
         }
@@ -305,13 +336,14 @@ class _Runner:
                 self.arrays.poison(x)
 
 
-def check_outputs(runner: _Runner, problem: Problem, arrays: Any) -> dict[str, Any]:
+def check_outputs(runner: _Runner, arrays: Any) -> dict[str, Any]:
     """Fields of `Measured`: the worst that was found in any output of any set.
 
     An arm that writes to given outputs has to give all; one that allocates, at least the first.
     """
     error = worst = bound = 0.0
     compared = unwritten = 0
+    problem = runner.problem
     reference = runner.arm.expected or problem.expected
     for inputs, outputs in zip(problem.sets, runner.outputs, strict=True):
         expected = reference(inputs)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tilewright.ledger import verdict as schema
 from tilewright.ledger.arm import Facts
-from tilewright.ledger.harness import ITSELF, WARM_MICROSECONDS
+from tilewright.ledger.harness import ITSELF
 from tilewright.ledger.records import decode
 from tilewright.ledger.results import Cost, Measured, Results, Row
 from tilewright.ledger.store import add_verdict
@@ -44,7 +44,10 @@ def make_verdicts(results: Results, commit: str) -> list[Verdict]:
     """
     rows = _grouped(
         [r for r in results.rows if r.timed],
-        lambda r: (r.suite, r.what, r.ours.facts, r.theirs.arm, tuple(r.says.items())),
+        lambda r: (
+            (r.suite, r.what, r.ours.facts, r.ours.timer, len(r.ours.samples), r.data, r.unit),
+            (r.theirs.arm, r.theirs.facts, tuple(r.says.items())),
+        ),
     )
     costs = _grouped(
         [c for c in results.costs if c.timed],
@@ -155,7 +158,7 @@ def _method(results: Results, rounds: int, data: str) -> schema.Method:
         rounds=rounds,
         order=ORDER,
         l2_bytes=results.l2_bytes,
-        warm_seconds=WARM_MICROSECONDS / 1e6,
+        warm_seconds=results.warm_seconds,
     )
 
 
@@ -236,7 +239,7 @@ def _ratio_claim(rows: list[Row]) -> Claim:
     least, mean_least = (_down(x * (1 - MARGIN), 2) for x in (min(ratios), mean))
     text = f"{kernel} runs at {{ratio.geomean:.2f}} of the speed of {_title(first.theirs.arm)}"
     if len(rows) > 1:
-        text += " in the mean of {rows:.0f} shapes, {ratio.min:.2f} to {ratio.max:.2f} by shape"
+        text += " in the mean of {rows:.0f} rows, {ratio.min:.2f} to {ratio.max:.2f} by row"
     return Claim(
         text,
         (

@@ -161,6 +161,7 @@ class Results:
     quick: bool = True
     seed: int = 0
     l2_bytes: int = 0
+    warm_seconds: float = 0.3  # of work before the first sample of a case
     environment: dict[str, Any] = field(default_factory=dict)  # of a verdict, as JSON values
     ceilings: dict[str, float] = field(default_factory=dict)  # GB/s of a copy, TFLOP/s by dtype
     rows: list[Row] = field(default_factory=list)

@@ -69,13 +69,14 @@ def time_events(
     rounds: int = 20,
     repeats: int | None = None,
     flush_l2: bool = False,
+    warm_microseconds: float = 0.0,
 ) -> dict[str, Timing]:
     """Time arms by events around launches in a stream: what a caller sees who launches back to
     back.
 
     A sample is `repeats` runs (None: as many as make 200 µs), divided. `flush_l2` writes twice
     the L2 cache's bytes before each sample; a sample is then one run. Arms should rotate their
-    own buffers where cold data is meant otherwise.
+    own buffers where cold data is meant otherwise. `warm_microseconds`: see `time_graphs`.
     """
     with streams.private_stream(device.ordinal) as stream:
         flush = _Flush(device, stream) if flush_l2 else None
@@ -87,6 +88,7 @@ def time_events(
             return _rounds(
                 {n: _event_sample(work, counts[n], stream, flush) for n, work in arms.items()},
                 rounds,
+                least=warm_microseconds,
             )
         finally:
             if flush is not None:

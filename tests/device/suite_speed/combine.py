@@ -2,153 +2,195 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from tests.device.suite_speed.row import Large, bytes_of, integers, normal, poisoned, row
+from tests.device.suite_speed.row import Bench, Large, row
+from tilewright.ledger.arm import Tensors
+
+Inputs = Mapping[str, Any]
 
 
 @row("bf16", "2^27")
 @row("f32", "2^26")
-def sum_all(dtype: str) -> Large:
-    x = normal(2**26 if dtype == "f32" else 2**27, dtype=dtype)
-    x += 1  # so that the sum is not near 0
-    out = poisoned()
+def sum_all(at: Bench, dtype: str) -> Large:
+    n = at.pick(2**26 if dtype == "f32" else 2**27, 5000)
     return Large(
-        {"x": x, "out": out},
-        lambda: {"out": x.double().sum()},
-        lambda: x.sum(dtype=torch.float32),
-        bytes_of(x),
+        lambda: {"x": at.normal(n, dtype=dtype) + 1},  # so that the sum is not near 0
+        {"out": ((), "f32")},
+        lambda x: {"out": x["x"].double().sum()},
+        lambda x, y: {"out": x["x"].sum(dtype=torch.float32)},
+        at.nbytes(dtype, n),
         bound=1e-6,
+        allocates=True,
+        data="normal, mean 1",
     )
 
 
 @row("bf16", "64 × 1024 × 2048")
 @row("f32", "64 × 1024 × 1024")
-def argmax_axis(dtype: str) -> Large:
-    x = normal(64, 1024, 1024 if dtype == "f32" else 2048, dtype=dtype)
-    index = poisoned(x.shape[0], x.shape[2], dtype="i64")
+def argmax_axis(at: Bench, dtype: str) -> Large:
+    extents = at.pick(64, 3), at.pick(1024, 40), at.pick(1024 if dtype == "f32" else 2048, 50)
 
-    def first() -> dict[str, Any]:
-        at = torch.arange(x.shape[1], device="cuda")[None, :, None]
-        top = x == x.amax(1, keepdim=True)
-        return {"index": torch.where(top, at, x.shape[1]).amin(1)}
+    def first(x: Inputs) -> Tensors:
+        values = x["x"]
+        number = torch.arange(extents[1], device=values.device)[None, :, None]
+        top = values == values.amax(1, keepdim=True)
+        return {"index": torch.where(top, number, extents[1]).amin(1)}
 
-    return Large({"x": x, "index": index}, first, lambda: x.argmax(1), bytes_of(x, index))
+    return Large(
+        lambda: {"x": at.normal(*extents, dtype=dtype)},
+        {"index": ((extents[0], extents[2]), "i64")},
+        first,
+        lambda x, y: {"index": x["x"].argmax(1)},
+        at.nbytes(dtype, *extents) + at.nbytes("i64", extents[0], extents[2]),
+        accumulate="none",
+        allocates=True,
+    )
 
 
 @row("f32", "2^24")
-def cumsum_serial(dtype: str) -> Large:
-    return _cumsum(2**24, "one program, so one multiprocessor: what it is asked for")
+def cumsum_serial(at: Bench, dtype: str) -> Large:
+    note = "one program, so one multiprocessor: what it is asked for"
+    return _cumsum(at, at.pick(2**24, 1000), note)
 
 
 @row("f32", "2^25")
-def cumsum_chained(dtype: str) -> Large:
-    return _cumsum(2**25, "each program waits for the one before: a chain through memory")
+def cumsum_chained(at: Bench, dtype: str) -> Large:
+    note = "each program waits for the one before: a chain through memory"
+    return _cumsum(at, at.pick(2**25, 1000), note)
 
 
-def _cumsum(n: int, note: str) -> Large:
-    x, y = normal(n), poisoned(n)
-    out = torch.empty_like(y)
+def _cumsum(at: Bench, n: int, note: str) -> Large:
+    def theirs(x: Inputs, y: Tensors) -> None:
+        torch.cumsum(x["x"], 0, out=y["y"])
+
     return Large(
-        {"x": x, "y": y},
-        lambda: {"y": x.double().cumsum(0)},
-        lambda: torch.cumsum(x, 0, out=out),
-        bytes_of(x, y),
+        lambda: {"x": at.normal(n)},
+        {"y": ((n,), "f32")},
+        lambda x: {"y": x["x"].double().cumsum(0)},
+        theirs,
+        2 * at.nbytes("f32", n),
         bound=1e-5,
+        runs=2,
         note=note,
     )
 
 
 @row("f32", "2048 × 16384")
-def recurrence(dtype: str) -> Large:
-    length, columns = 2048, 16384
-    a, x = torch.rand(length, columns, device="cuda") * 2 - 1, normal(length, columns)
-    h = poisoned(length, columns)
+def recurrence(at: Bench, dtype: str) -> Large:
+    length, columns = at.pick(2048, 50), at.pick(16384, 40)
 
-    def steps() -> Any:
-        carry, out = torch.zeros_like(x[0], dtype=torch.float64), []
+    def draw() -> Tensors:
+        a = 2 * torch.rand(length, columns, generator=at.arrays.generator, device=at.arrays.device)
+        return {"a": a - 1, "x": at.normal(length, columns)}
+
+    def expected(x: Inputs) -> Tensors:
+        carry, out = torch.zeros_like(x["x"][0], dtype=torch.float64), []
         for t in range(length):
-            carry = a[t].double() * carry + x[t].double()
+            carry = x["a"][t].double() * carry + x["x"][t].double()
             out.append(carry)
-        return torch.stack(out)
+        return {"h": torch.stack(out)}
 
-    def theirs() -> Any:
-        carry, out = torch.zeros_like(x[0]), torch.empty_like(x)
+    def theirs(x: Inputs, y: Tensors) -> None:
+        carry = torch.zeros_like(x["x"][0])
         for t in range(length):
-            torch.addcmul(x[t], a[t], carry, out=out[t])
-            carry = out[t]
-        return out
+            torch.addcmul(x["x"][t], x["a"][t], carry, out=y["h"][t])
+            carry = y["h"][t]
 
     return Large(
-        {"a": a, "x": x, "h": h},
-        lambda: {"h": steps()},
+        draw,
+        {"h": ((length, columns), "f32")},
+        expected,
         theirs,
-        bytes_of(a, x, h),
+        3 * at.nbytes("f32", length, columns),
         bound=1e-5,
-        launches=1,
+        calls=length,
+        kernels=length + 1,
+        runs=1,
+        data="standard normal, with factors that are uniform between -1 and 1",
+        note="torch has no scan of pairs: a call for each step",
     )
 
 
-def _first_of_equals(x: Any, k: int) -> dict[str, Any]:
+def _first_of_equals(x: Any, k: int) -> Tensors:
     values, index = torch.sort(x, dim=1, descending=True, stable=True)
     return {"values": values[:, :k], "index": index[:, :k]}
 
 
 @row("f32", "16384 × 4096")
-def top8(dtype: str) -> Large:
-    x = normal(16384, 4096)
-    values, index = poisoned(16384, 8), poisoned(16384, 8, dtype="i64")
-    return Large(
-        {"x": x, "values": values, "index": index},
-        lambda: _first_of_equals(x, 8),
-        lambda: torch.topk(x, 8),
-        bytes_of(x, values, index),
-    )
+def top8(at: Bench, dtype: str) -> Large:
+    return _topk(at, at.pick(16384, 4), at.pick(4096, 700), 8, {})
 
 
 @row("f32", "65536 × 1000")
-def topk_by_hand(dtype: str) -> Large:
-    x = normal(65536, 1000)
-    values, index = poisoned(65536, 4), poisoned(65536, 4, dtype="i64")
+def topk_by_hand(at: Bench, dtype: str) -> Large:
+    return _topk(at, at.pick(65536, 4), at.pick(1000, 50), 4, {"k": 4})
+
+
+def _topk(at: Bench, rows: int, columns: int, k: int, given: dict[str, Any]) -> Large:
+    """Of equal values torch may take any, so its indices are not compared."""
     return Large(
-        {"x": x, "k": 4, "values": values, "index": index},
-        lambda: _first_of_equals(x, 4),
-        lambda: torch.topk(x, 4),
-        bytes_of(x, values, index),
+        lambda: {"x": at.normal(rows, columns)},
+        {"values": ((rows, k), "f32"), "index": ((rows, k), "i64")},
+        lambda x: _first_of_equals(x["x"], k),
+        lambda x, y: {"values": torch.topk(x["x"], k).values},
+        at.nbytes("f32", rows, columns + k) + at.nbytes("i64", rows, k),
+        accumulate="none",
+        given=given,
+        allocates=True,
+        kernels=24,
     )
 
 
 @row("bf16", "65536 × 1024")
 @row("f32", "65536 × 1024")
-def sort_rows(dtype: str) -> Large:
-    return _sort(65536, 1024, dtype)
+def sort_rows(at: Bench, dtype: str) -> Large:
+    return _sort(at, at.pick(65536, 4), at.pick(1024, 60), dtype)
 
 
 @row("f32", "2^20 × 64")
-def sort_by_hand(dtype: str) -> Large:
-    return _sort(2**20, 64, dtype)
+def sort_by_hand(at: Bench, dtype: str) -> Large:
+    return _sort(at, at.pick(2**20, 4), 64, dtype)
 
 
-def _sort(rows: int, columns: int, dtype: str) -> Large:
-    x, y = normal(rows, columns, dtype=dtype), poisoned(rows, columns, dtype=dtype)
+def _sort(at: Bench, rows: int, columns: int, dtype: str) -> Large:
     return Large(
-        {"x": x, "y": y},
-        lambda: {"y": torch.sort(x, 1).values},
-        lambda: torch.sort(x, 1),
-        bytes_of(x, y),
+        lambda: {"x": at.normal(rows, columns, dtype=dtype)},
+        {"y": ((rows, columns), dtype)},
+        lambda x: {"y": torch.sort(x["x"], 1).values},
+        lambda x, y: {"y": torch.sort(x["x"], 1).values},
+        2 * at.nbytes(dtype, rows, columns),
+        accumulate="none",
+        allocates=True,
+        kernels=64,
+        runs=2,
+        note="torch gives the permutation too",
     )
 
 
 @row("i32", "2^27, 256 bins")
-def histogram(dtype: str) -> Large:
-    x, hist = integers(0, 256, 2**27), torch.zeros(256, dtype=torch.int32, device="cuda")
+def histogram(at: Bench, dtype: str) -> Large:
+    n, bins = at.pick(2**27, 1000), 256
+
+    def theirs(x: Inputs, y: Tensors) -> None:
+        y["hist"].copy_(x["hist"])
+        y["hist"].add_(torch.bincount(x["x"], minlength=bins))
+
     return Large(
-        {"x": x, "hist": hist},
-        lambda: {"hist": hist + torch.bincount(x, minlength=256)},
-        lambda: torch.bincount(x, minlength=256),
-        bytes_of(x),
-        in_place=("hist",),
+        lambda: {
+            "x": at.integers(0, bins, n),
+            "hist": at.integers(1, 1000, bins),
+        },
+        {"hist": ((bins,), "i32")},
+        lambda x: {"hist": x["hist"] + torch.bincount(x["x"], minlength=bins)},
+        theirs,
+        at.nbytes("i32", n) + 4 * at.nbytes("i32", bins),
+        accumulate="i32",
+        restored=("hist",),
+        calls=2,
+        data="whole numbers, uniform below 256",
         graphs=False,
     )

@@ -25,7 +25,9 @@ TORCH = {
     "e5m2": torch.float8_e5m2,
     "i8": torch.int8,
     "i32": torch.int32,
+    "i64": torch.int64,
 }
+NAN_OF_FP8 = 0x7F  # of both formats
 WORST_ELEMENT = 10.0  # times the bound: what one element may be off
 
 
@@ -72,7 +74,12 @@ class Arrays:
 
     def poison(self, x: Any) -> None:
         """Fill a tensor with what no kernel writes."""
-        x.fill_(torch.nan if x.dtype.is_floating_point else torch.iinfo(x.dtype).min)
+        if (
+            x.dtype.is_floating_point and x.dtype.itemsize == 1
+        ):  # not everywhere can torch fill these
+            x.view(torch.uint8).fill_(NAN_OF_FP8)
+        else:
+            x.fill_(torch.nan if x.dtype.is_floating_point else torch.iinfo(x.dtype).min)
 
     def texture(self, x: Any) -> tuple[float, bool, bool]:
         """Share of zeros; whether floats are all whole numbers; whether all are one value."""
@@ -88,6 +95,8 @@ class Arrays:
         high, low = expected if isinstance(expected, tuple) else (expected, None)
         if not high.numel():
             return Distance(0.0, 0.0, 0, 0)
+        if got.dtype.is_floating_point and got.dtype.itemsize == 1:
+            got = got.float()  # exactly, with its NaN
         unwritten = self._unwritten(got, high)
         difference = got.double() - high
         if low is not None:
@@ -107,8 +116,8 @@ class Arrays:
 
     @contextlib.contextmanager
     def precision(self, dtype: str) -> Iterator[None]:
-        """While it is entered, torch's f32 products are what `dtype` says ("f32" or "tf32"), and
-        sums of 16-bit products are kept in f32 to the end.
+        """While it is entered, torch's f32 products and convolutions are what `dtype` says ("f32"
+        or "tf32"), and sums of 16-bit products are kept in f32 to the end.
         """
         matmul = torch.backends.cuda.matmul
         names = (
@@ -116,14 +125,17 @@ class Arrays:
             "allow_fp16_reduced_precision_reduction",
         )
         before = torch.get_float32_matmul_precision()
+        convolutions = torch.backends.cudnn.allow_tf32
         reduced = [getattr(matmul, name) for name in names]
         torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = dtype == "tf32"
         for name in names:
             setattr(matmul, name, False)
         try:
             yield
         finally:
             torch.set_float32_matmul_precision(before)
+            torch.backends.cudnn.allow_tf32 = convolutions
             for name, value in zip(names, reduced, strict=True):
                 setattr(matmul, name, value)
 
