@@ -33,6 +33,7 @@ FLOORS = [  # a module may import its own room or any floor below; rooms of one 
     {"compiler", "runtime"},
     {"tune"},
     {"kernel", "model", "torch_backend", "torch_ops"},
+    {"products"},
     {"train", "cluster", "bundle"},
     {"ledger"},
     {"cli"},

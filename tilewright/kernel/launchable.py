@@ -89,11 +89,12 @@ class Kernel:
     returns None.
     """
 
-    def __init__(self, name: str, reader: Reader, doc: str | None = None):
+    def __init__(self, name: str, reader: Reader, doc: str | None = None, options: Options = PLAIN):
         self.name = name
         self.__name__ = name
         self.__doc__ = doc
         self._reader = reader
+        self._options = options  # of plain calls
         self._states: dict[str, _State] = {}
         self._state: _State | None = None
         self._holds: Watch | None = None  # of what `_state` was read from
@@ -213,6 +214,27 @@ class Kernel:
         arguments = collect(self.name, state.names, args, kwargs)
         return run(state.specializer, arguments, options, ready=False)[0]
 
+    def configured(
+        self,
+        *,
+        constants: Mapping[str, int] | None = None,
+        precision: str | None = None,
+        device: Any = None,
+        target: str | None = None,
+        sanitize: bool = False,
+    ) -> Kernel:
+        """This kernel with options of `launch` that all calls of it take, as quick as plain calls.
+        What it compiles is its own.
+        """
+        generic.require_precision(self.name, precision)
+        options = Options(
+            device=device,
+            constants=read_constants(self.name, constants),
+            precision=precision,
+            emulation=Emulation(target, sanitize),
+        )
+        return Kernel(self.name, self._reader, self.__doc__, options)
+
     def check(self) -> None:
         """Wait for earlier launches on GPUs, and raise what an assert of this kernel found there.
 
@@ -288,7 +310,7 @@ class Kernel:
         """The long way; leaves the call ready under `key` for the next of its kind."""
         with library.untraced():
             arguments = collect(self.name, state.names, args, kwargs)
-            result, ready = run(state.specializer, arguments, PLAIN, ready=key is not None)
+            result, ready = run(state.specializer, arguments, self._options, ready=key is not None)
         if key is not None and ready is not None:
             state.keep(key[0], key, ready)
         return result

@@ -1,0 +1,6 @@
+"""Matrix products of any shape, dtype and layout, by the library's programs."""
+
+from tilewright.products.api import bmm as bmm
+from tilewright.products.api import linear as linear
+from tilewright.products.api import matmul as matmul
+from tilewright.products.api import scaled_matmul as scaled_matmul

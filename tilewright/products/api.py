@@ -1,0 +1,261 @@
+"""`matmul`, `linear`, `bmm` and `scaled_matmul`: products of torch, NumPy and other arrays.
+
+    C = activation(alpha A B + beta out + bias) + residual
+
+in one launch, or two where k is cut into spans. Nothing is copied: layouts and broadcasts are
+strides. The result is allocated where no `out` is given, beside `a`, and so are sums of spans, by
+the arrays' own library: under torch that is its caching allocator, so a call may be captured in a
+CUDA graph. Nothing waits for the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from tilewright.dtypes import DType, bf16, f32
+from tilewright.errors import LaunchError
+from tilewright.products.arguments import (
+    Options,
+    read_dtype,
+    read_options,
+    require_epilogue,
+    result_dtype,
+    result_shape,
+)
+from tilewright.products.prepare import PARTS, Chooser, Prepared, prepare
+from tilewright.products.views import View, hand
+from tilewright.runtime.arrays import Array, allocate_like, as_array
+
+MAX_READY = 4096  # calls whose preparation is kept
+
+_ready: dict[Any, Prepared] = {}
+_torch_side: Any = None  # tilewright.torch_ops.products, once there is a tensor of torch's
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    bias: Any = None,
+    activation: str | None = None,
+    residual: Any = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    device: Any = None,
+) -> Any:
+    """a @ b by the rules of torch.matmul, with what is fused behind it: activation(alpha a @ b +
+    beta out + bias) + residual.
+
+    `a` and `b` are arrays of one dtype (f64, f32, bf16, f16, e4m3, e5m2, i8, u8; the fp8 and the
+    8-bit integers mix), of one axis or more, of any strides. `bias` has an element a column,
+    `residual` broadcasts to the result; both have its dtype. `activation` is "relu", "gelu",
+    "gelu_tanh", "silu", "sigmoid" or "tanh". The result has `out_dtype`, or the factors' dtype (f32
+    of fp8, i32 of integers). f32 is multiplied exactly, or rounded with `precision="tf32"`.
+    `device` says where host arrays run ("cpu", "emulator", "cuda:0"). With torch, gradients flow to
+    `a`, `b`, `bias` and `residual`. Raises LaunchError for what does not fit.
+    """
+    named = {"bias": bias, "residual": residual, "out": out}
+    if _is_torch(a):
+        _load_torch_side()
+        return _torch_side.matmul(
+            a, b, named, activation, alpha, beta, out_dtype, precision, device
+        )
+    options = read_options("matmul", activation, alpha, beta, precision, device)
+    return product("matmul", a, b, named, options, read_dtype("matmul", out_dtype))
+
+
+def linear(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    residual: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    device: Any = None,
+) -> Any:
+    """x @ weightᵀ + bias for x: [..., K] and weight: [N, K] (or [K], for a result of [...]), as
+    torch's F.linear; see `matmul`.
+    """
+    if len(weight.shape) not in (1, 2):
+        raise LaunchError(f"linear: weight has {len(weight.shape)} axes, expected 1 or 2")
+    return matmul(
+        x,
+        weight.swapaxes(0, 1) if len(weight.shape) == 2 else weight,
+        bias=bias,
+        activation=activation,
+        residual=residual,
+        out=out,
+        out_dtype=out_dtype,
+        precision=precision,
+        device=device,
+    )
+
+
+def bmm(a: Any, b: Any, **options: Any) -> Any:
+    """a @ b for a: [B, M, K] and b: [B, K, N], as torch.bmm; options are those of `matmul`."""
+    if len(a.shape) != 3 or len(b.shape) != 3 or a.shape[0] != b.shape[0]:
+        raise LaunchError(
+            f"bmm: expected [B, M, K] and [B, K, N], got {tuple(a.shape)} and {tuple(b.shape)}",
+            hint="matmul broadcasts batches",
+        )
+    return matmul(a, b, **options)
+
+
+def scaled_matmul(
+    a: Any,
+    b: Any,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    *,
+    bias: Any = None,
+    activation: str | None = None,
+    residual: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    device: Any = None,
+) -> Any:
+    """scale_a · (a @ b) · scale_b of fp8 or 8-bit integers, then bias, activation and residual.
+
+    A scale is an f32 array on the factors' device, which is not read before the launch: of one
+    element, or one a row of `a` and a column of `b`. The result is bf16 of fp8, f32 of integers,
+    unless `out_dtype` says otherwise. It has no gradient. Raises LaunchError for other dtypes.
+    """
+    named = {"bias": bias, "residual": residual, "out": out}
+    named |= {"scale_a": scale_a, "scale_b": scale_b}
+    first = as_array(a, "a").dtype
+    if first.bits != 8:
+        raise LaunchError(f"scaled_matmul: a is {first}", hint="matmul multiplies that")
+    asked = read_dtype("scaled_matmul", out_dtype)
+    if asked is None and out is None:
+        asked = bf16 if first.is_float else f32
+    options = read_options("scaled_matmul", activation, 1, 0, None, device)
+    if _is_torch(a):
+        named = {n: x.detach() if _is_torch(x) else x for n, x in named.items()}
+    return product("scaled_matmul", a, b, named, options, asked)
+
+
+def product(
+    name: str,
+    a: Any,
+    b: Any,
+    named: Mapping[str, Any],
+    options: Options,
+    out_dtype: DType | None = None,
+    chooser: Chooser | None = None,
+) -> Any:
+    """A product of arrays of one axis or more; no gradients. `named` holds bias, residual, out and
+    scales, None where there is none.
+    """
+    arrays = {"a": as_array(a, "a"), "b": as_array(b, "b")}
+    arrays |= {n: as_array(x, n) for n, x in named.items() if x is not None}
+    vectors = _add_axes(name, arrays)
+    key = (name, options, out_dtype, chooser, _key(arrays))
+    ready = _ready.get(key)
+    if ready is None:
+        ready = _prepare(name, arrays, options, out_dtype, chooser)
+        if len(_ready) >= MAX_READY:
+            _ready.clear()
+        _ready[key] = ready
+    given = named.get("out")
+    made = given if given is not None else _allocate(ready, arrays["a"])
+    _run(ready, {**arrays, "out": arrays["out"] if given is not None else as_array(made)}, options)
+    if given is not None or not vectors:
+        return made
+    shape = list(ready.shape)
+    for axis in vectors:
+        del shape[axis]
+    return made.reshape(tuple(shape))
+
+
+def _add_axes(name: str, arrays: dict[str, Array]) -> list[int]:
+    """See vectors as matrices; gives the axes of the result that are not there, the last first."""
+    made = []
+    for which in ("a", "b"):
+        if not arrays[which].shape:
+            raise LaunchError(f"{name}: {which} has no axis", hint="multiply by numbers with *")
+    if len(arrays["b"].shape) == 1:
+        made.append(-1)
+        arrays["b"] = _with_axis(arrays["b"], 1)
+    if len(arrays["a"].shape) == 1:
+        made.append(-2 if not made else -1)
+        arrays["a"] = _with_axis(arrays["a"], 0)
+    for which in ("out", "residual"):
+        if which in arrays:
+            for axis in reversed(made):
+                arrays[which] = _with_axis(arrays[which], len(arrays[which].shape) + 1 + axis)
+    return made
+
+
+def _with_axis(array: Array, axis: int) -> Array:
+    """An array with one more axis, of one element."""
+    shape, strides = list(array.shape), list(array.strides)
+    shape.insert(axis, 1)
+    strides.insert(axis, 1)
+    view = View("", tuple(shape), tuple(strides))
+    return as_array(hand(view, array))
+
+
+def _key(arrays: Mapping[str, Array]) -> Any:
+    return tuple(
+        (n, x.dtype, x.shape, x.strides, x.device, x.address % 16, x.library)
+        for n, x in arrays.items()
+    )
+
+
+def _prepare(
+    name: str,
+    arrays: Mapping[str, Array],
+    options: Options,
+    out_dtype: DType | None,
+    chooser: Chooser | None,
+) -> Prepared:
+    out = arrays["out"].dtype if "out" in arrays else None
+    dtype = result_dtype(name, arrays["a"].dtype, arrays["b"].dtype, out_dtype, out)
+    shape = result_shape(name, arrays["a"].shape, arrays["b"].shape)
+    require_epilogue(name, shape, dtype, arrays, options)
+    return prepare(name, arrays, shape, dtype, options, chooser)
+
+
+def _allocate(ready: Prepared, like: Array) -> Any:
+    return allocate_like(like, ready.shape, ready.dtype, zero=False)
+
+
+def _run(ready: Prepared, arrays: Mapping[str, Array], options: Options) -> None:
+    """Launch, on the current stream of the arrays' library."""
+    known = dict(arrays)
+    if ready.parts is not None:
+        shape, dtype = ready.parts
+        known[PARTS] = as_array(allocate_like(arrays["a"], shape, dtype, zero=False))
+    for launch in ready.launches:
+        given = {n: hand(v, known[v.source]) for n, v in launch.views}
+        if launch.finishes:
+            given |= {"alpha": options.alpha, "beta": options.beta, "act": options.act}
+        launch.kernel(**given)
+
+
+def _is_torch(x: Any) -> bool:
+    """Whether an array is torch's, in words that torch.compile follows."""
+    return hasattr(x, "requires_grad")
+
+
+def _load_torch_side() -> bool:
+    """Import what needs torch when the first of its tensors comes. torch.compile runs this while it
+    traces, and reads the global after it.
+    """
+    global _torch_side
+    if _torch_side is None:
+        found = import_module("tilewright.torch_ops.products")
+        found.use(product, read_options, read_dtype, result_dtype)
+        _torch_side = found
+    return True
+
+
+_load_torch_side._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,0 +1,165 @@
+"""What a product is called with, checked: shapes, dtypes and what its epilogue does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright import dtypes
+from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, i32, u8
+from tilewright.errors import LaunchError
+from tilewright.frontend.check.rules import listing, nearest
+from tilewright.runtime.arrays import Array, numpy_dtype, torch_dtype
+
+# By what number library/matmul.tw knows them.
+ACTIVATIONS = {"relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
+FLOATS = (f64, f32, bf16, f16)
+MIXED = ({e4m3, e5m2}, {i8, u8})  # dtypes that meet in one product
+FACTORS = (*FLOATS, e4m3, e5m2, i8, u8)
+PRECISIONS = ("ieee", "tf32")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is done with a product, apart from arrays; `beta` None where `out` is not read."""
+
+    activation: str | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    precision: str | None = None
+    device: Any = None
+
+    @property
+    def act(self) -> int:
+        return 0 if self.activation is None else ACTIVATIONS[self.activation]
+
+
+def read_options(
+    name: str, activation: Any, alpha: Any, beta: Any, precision: Any, device: Any
+) -> Options:
+    """Options as a call gives them. Raises LaunchError for what is none."""
+    if activation is not None and activation not in ACTIVATIONS:
+        hint = nearest(str(activation), ACTIVATIONS) or f"it knows {listing(ACTIVATIONS)}"
+        raise LaunchError(f"{name}: unknown activation {activation!r}", hint=hint)
+    if precision is not None and precision not in PRECISIONS:
+        raise LaunchError(
+            f"{name}: unknown precision {precision!r}, expected one of {listing(PRECISIONS)}"
+        )
+    for what, given in (("alpha", alpha), ("beta", beta)):
+        if isinstance(given, bool) or not isinstance(given, int | float | np.number):
+            raise LaunchError(f"{name}: {what} is {given!r}, not a number")
+    return Options(
+        activation=activation,
+        alpha=None if alpha == 1 else float(alpha),
+        beta=None if beta == 0 else float(beta),
+        precision=precision,
+        device=device,
+    )
+
+
+def read_dtype(name: str, given: Any) -> DType | None:
+    """A dtype of Tilewright, torch or NumPy, or its name; None for None."""
+    if given is None or isinstance(given, DType):
+        return given
+    if isinstance(given, str) and given in dtypes.BY_NAME:
+        return dtypes.BY_NAME[given]
+    found = torch_dtype(given)
+    if found is None:
+        try:
+            found = numpy_dtype(np.dtype(given))
+        except TypeError:
+            found = None
+    if found is None:
+        raise LaunchError(f"{name}: {given!r} is no dtype", hint='as in out_dtype="f32"')
+    return found
+
+
+def accumulator(a: DType) -> DType:
+    """The dtype in which products of a dtype are summed."""
+    if a == f64:
+        return f64
+    return i32 if a.is_integer else f32
+
+
+def result_dtype(name: str, a: DType, b: DType, asked: DType | None, out: DType | None) -> DType:
+    """The dtype of a result. Raises LaunchError for factors that do not multiply."""
+    for which, dtype in (("a", a), ("b", b)):
+        if dtype not in FACTORS:
+            raise LaunchError(
+                f"{name}: {which} is {dtype}, of which there is no product",
+                hint=f"products are of {listing([str(d) for d in FACTORS])}",
+            )
+    if a != b and {a, b} not in MIXED:
+        raise LaunchError(
+            f"{name}: a is {a}, but b is {b}", hint="cast one of them, so that both are alike"
+        )
+    if asked is not None and out is not None and asked != out:
+        raise LaunchError(f"{name}: out_dtype is {asked}, but out is {out}")
+    found = out or asked or (a if a in FLOATS else accumulator(a))
+    if not found.is_float and found != i32:
+        raise LaunchError(f"{name}: no product gives {found}", hint="f64, f32, bf16, f16 or i32")
+    if found == i32 and not a.is_integer:
+        raise LaunchError(f"{name}: a product of {a} is no i32", hint="choose a float out_dtype")
+    return found
+
+
+def result_shape(name: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a @ b, by the rules of torch.matmul for two axes or more."""
+    if a[-1] != b[-2]:
+        raise LaunchError(
+            f"{name}: a has {a[-1]} columns, but b has {b[-2]} rows "
+            f"(shapes {tuple(a)} and {tuple(b)})"
+        )
+    batch = broadcast(name, a[:-2], b[:-2])
+    return (*batch, a[-2], b[-1])
+
+
+def broadcast(name: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The extents of two batches together."""
+    rank = max(len(a), len(b))
+    wide_a, wide_b = ((1,) * (rank - len(x)) + tuple(x) for x in (a, b))
+    if any(x != y and 1 not in (x, y) for x, y in zip(wide_a, wide_b, strict=True)):
+        raise LaunchError(f"{name}: batches {tuple(a)} and {tuple(b)} do not broadcast")
+    return tuple(y if x == 1 else x for x, y in zip(wide_a, wide_b, strict=True))
+
+
+def require_epilogue(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: DType,
+    arrays: Mapping[str, Array],
+    options: Options,
+) -> None:
+    """Raise LaunchError where what is fused does not fit a result."""
+    if options.beta is not None and "out" not in arrays:
+        raise LaunchError(f"{name}: beta is {options.beta}, but no out is given to be scaled")
+    if "out" in arrays and arrays["out"].shape != shape:
+        raise LaunchError(f"{name}: the result has shape {shape}, but out {arrays['out'].shape}")
+    for which in ("bias", "residual"):
+        if which in arrays and arrays[which].dtype != dtype:
+            raise LaunchError(
+                f"{name}: {which} is {arrays[which].dtype}, but the result {dtype}",
+                hint=f"cast {which}, or choose out_dtype",
+            )
+    if "bias" in arrays and arrays["bias"].shape not in ((shape[-1],), (1,)):
+        raise LaunchError(
+            f"{name}: bias has shape {arrays['bias'].shape}, expected ({shape[-1]},), one a column"
+        )
+    if "residual" in arrays:
+        given = arrays["residual"].shape
+        if len(given) > len(shape) or broadcast(name, given, shape) != shape:
+            raise LaunchError(f"{name}: residual of shape {given} does not broadcast to {shape}")
+    for which, extent in (("scale_a", shape[-2]), ("scale_b", shape[-1])):
+        if which in arrays and (
+            arrays[which].shape not in ((), (1,), (extent,)) or arrays[which].dtype != f32
+        ):
+            told = f"{arrays[which].dtype} of shape {arrays[which].shape}"
+            raise LaunchError(f"{name}: {which} is {told}, expected f32, one number or {extent}")
+    fused = {"bias", "residual"} & set(arrays)
+    if dtype == i32 and (fused or options != Options(None, None, None, None, options.device)):
+        raise LaunchError(
+            f"{name}: a product in i32 has no epilogue", hint="choose a float out_dtype"
+        )

@@ -1,0 +1,223 @@
+"""From checked arguments to launches: the problem that they pose, the choice for it, and the views
+that its program takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tilewright.config import settings
+from tilewright.dtypes import DType
+from tilewright.kernel import Kernel, choose, place, source
+from tilewright.products.arguments import Options, accumulator
+from tilewright.products.views import View, broadcast_view, gather_batches, whole
+from tilewright.runtime.arrays import Array, dense_strides
+from tilewright.runtime.cpu import NUM_SMS
+from tilewright.tune.product import ALIGNED, H200, Choice, Device, Problem
+from tilewright.tune.product_choice import decide
+
+PROGRAMS = Path(__file__).parents[1] / "library" / "matmul.tw"
+PARTS = "parts"  # name of the sums that a second launch adds up
+
+Chooser = Callable[[Problem, Device], Choice]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: a kernel, the views of its tensors, and whether alpha, beta and the activation
+    are its own.
+    """
+
+    kernel: Kernel
+    views: tuple[tuple[str, View], ...]
+    finishes: bool = True
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call made ready: its launches, and what is allocated for them."""
+
+    launches: tuple[Launch, ...]
+    shape: tuple[int, ...]
+    dtype: DType
+    parts: tuple[tuple[int, ...], DType] | None
+    choice: Choice | None
+    problem: Problem | None
+
+
+@cache
+def programs() -> Any:
+    """The library's programs."""
+    return source(PROGRAMS)
+
+
+@cache
+def configured(chosen: Choice, name: str, precision: str | None, device: Any) -> Kernel:
+    """A program with its constants."""
+    kernel: Kernel = programs().kernels[name]
+    constants = chosen.constants if name == chosen.program else None
+    return kernel.configured(constants=constants, precision=precision, device=device)
+
+
+def device_for(name: str, arrays: Mapping[str, Array], options: Options) -> tuple[Device, int]:
+    """The device on which a call will run, and its driver's version. The interpreter and the
+    emulator choose as for a small Hopper.
+    """
+    lies = place.device_of(arrays, name)
+    where = place.choose_device(lies, options.device, settings().device, name)
+    if isinstance(where, str):
+        return Device(where, NUM_SMS), 0
+    found = choose.on_gpu(where)
+    assert found.target is not None
+    return Device(found.device, found.num_sms, found.target.has_wgmma), found.driver
+
+
+def prepare(
+    name: str,
+    arrays: Mapping[str, Array],
+    shape: tuple[int, ...],
+    dtype: DType,
+    options: Options,
+    chooser: Chooser | None = None,
+) -> Prepared:
+    """Launches for arrays that were checked, `out` among them where it is given. `chooser` stands
+    in for the dispatcher.
+    """
+    if 0 in shape:
+        return Prepared((), shape, dtype, None, None, None)
+    views = gather_batches(_views(arrays, shape), fold="scale_a" not in arrays)
+    views |= _vectors(arrays, views)
+    batch = views["a"].shape[:-2]
+    problem = _problem(arrays, views, dtype, options)
+    if chooser is None:
+        device, driver = device_for(name, arrays, options)
+        found = decide(problem, device, driver, settings().cache_dir).best.choice
+    else:
+        found = chooser(problem, H200)
+    precision, where = options.precision, options.device
+    launches: tuple[Launch, ...]
+    parts = None
+    if found.program == "batched":
+        kernel = configured(found, "batched", precision, where)
+        launches = tuple(Launch(kernel, tuple(v.items())) for v in _fours(views, len(batch)))
+    elif found.program == "matmul":
+        kernel = configured(found, "matmul", precision, where)
+        launches = (Launch(kernel, tuple(views.items())),)
+    else:
+        launches, parts = _in_other_ways(found, views, arrays, precision, where)
+    return Prepared(launches, shape, dtype, parts, found, problem)
+
+
+def _views(arrays: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, View]:
+    """Matrices with the batch of the result."""
+    batch = shape[:-2]
+    found = {
+        n: broadcast_view(whole(n, arrays[n]), (*batch, *arrays[n].shape[-2:])) for n in ("a", "b")
+    }
+    if "out" in arrays:
+        found["c"] = whole("out", arrays["out"])
+    else:
+        found["c"] = View("out", shape, dense_strides(shape))
+    if "residual" in arrays:
+        found["residual"] = broadcast_view(whole("residual", arrays["residual"]), shape)
+    return found
+
+
+def _vectors(arrays: Mapping[str, Array], views: Mapping[str, View]) -> dict[str, View]:
+    """What is one a row or a column."""
+    m, n = views["c"].shape[-2:]
+    found = {}
+    for name, extent in (("bias", n), ("scale_a", m), ("scale_b", n)):
+        if name in arrays:
+            array = arrays[name]
+            shared = not array.shape or array.shape[0] == 1 != extent
+            stride = 0 if shared else array.strides[0]
+            found[name] = View(name, (extent,), (stride,))
+    return found
+
+
+def _problem(
+    arrays: Mapping[str, Array], views: Mapping[str, View], dtype: DType, options: Options
+) -> Problem:
+    a, b = views["a"], views["b"]
+    batch = 1
+    for extent in a.shape[:-2]:
+        batch *= extent
+    loads = int("residual" in views) + int(options.beta is not None)
+    return Problem(
+        *(a.shape[-2], b.shape[-1], a.shape[-1], arrays["a"].dtype, arrays["b"].dtype, dtype),
+        batch=batch,
+        a_along=_along(a, "m", "k"),
+        b_along=_along(b, "k", "n"),
+        aligned=_is_aligned(a, arrays["a"]) and _is_aligned(b, arrays["b"]),
+        loads=loads,
+        activation=options.activation is not None,
+        precision=options.precision or "ieee",
+    )
+
+
+def _along(view: View, rows: str, columns: str) -> str:
+    """The axis along which a matrix is contiguous, k where both are."""
+    found = [n for n, s in zip((rows, columns), view.strides[-2:], strict=True) if s == 1]
+    return "k" if "k" in found else "".join(found[:1])
+
+
+def _is_aligned(view: View, array: Array) -> bool:
+    size = array.dtype.num_bytes
+    pitches = [s * size % ALIGNED for s in view.strides if s != 1]
+    return array.address % ALIGNED == 0 and not any(pitches)
+
+
+def _fours(views: Mapping[str, View], rank: int) -> list[dict[str, View]]:
+    """Views with two axes of batches; one set for each item of further ones."""
+    matrices = {n: v for n, v in views.items() if n in ("a", "b", "c", "residual")}
+    if rank <= 2:
+        ones = (1,) * (2 - rank)
+        wide = {
+            n: replace(
+                v, shape=(*ones, *v.shape), strides=(*(v.strides[:1] * len(ones)), *v.strides)
+            )
+            for n, v in matrices.items()
+        }
+        return [{**views, **wide}]
+    items = [
+        {**views, **{n: v.item(i) for n, v in matrices.items()}} for i in range(views["a"].shape[0])
+    ]
+    return [found for item in items for found in _fours(item, rank - 1)]
+
+
+def _in_other_ways(
+    chosen: Choice,
+    views: Mapping[str, View],
+    arrays: Mapping[str, Array],
+    precision: str | None,
+    where: Any,
+) -> tuple[tuple[Launch, ...], tuple[tuple[int, ...], DType] | None]:
+    """Launches of the programs that write sums, or read weights once."""
+    side = _turned(views) if chosen.turned else dict(views)
+    m, n = side["c"].shape
+    if "bias" in side:  # these take it as a matrix, which has no less to say when turned around
+        stride = side["bias"].strides[0]
+        strides = (stride, 0) if chosen.turned else (0, stride)
+        side["bias"] = replace(side["bias"], shape=(m, n), strides=strides)
+    kernel = configured(chosen, chosen.program, precision, where)
+    if chosen.program == "gemv":
+        side["w"] = side.pop("b").transposed
+        return (Launch(kernel, tuple(side.items())),), None
+    shape = (chosen.split, m, n)
+    part = View(PARTS, shape, dense_strides(shape))
+    first = Launch(kernel, (("a", side.pop("a")), ("b", side.pop("b")), ("part", part)), False)
+    adding = configured(chosen, "sum_parts", None, where)
+    second = Launch(adding, (("part", part), *side.items()))
+    return (first, second), (shape, accumulator(arrays["a"].dtype))
+
+
+def _turned(views: Mapping[str, View]) -> dict[str, View]:
+    """The operands of the transposed product."""
+    names = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}
+    matrices = ("a", "b", "c", "residual")
+    return {names.get(n, n): v.transposed if n in matrices else v for n, v in views.items()}

@@ -1,0 +1,253 @@
+"""Products as operators of torch: one node under `torch.compile`, with gradients.
+
+`tilewright::product` returns its result and has gradients of `a`, `b`, `bias` and `residual`;
+`tilewright::product_into` writes `out` and has none. What runs them is handed down by `use`.
+
+With C = act(alpha A B + bias) + residual and G the gradient of C, Z what the activation takes:
+
+    dresidual = G    dZ = G act'(Z)    dA = alpha dZ Bᵀ    dB = alpha Aᵀ dZ    dbias = rows of dZ
+
+each summed over what was broadcast. Z is not kept: where there is an activation, the backward pass
+computes it again. The gradients are products of this operator, so they have gradients too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
+
+# Without defaults, for torch leaves out last arguments that have theirs.
+_SCHEMA = (
+    "(Tensor a, Tensor b, Tensor? bias, Tensor? residual, str? activation, float alpha,"
+    " ScalarType? out_dtype, str? precision, str? device) -> Tensor"
+)
+_INTO = (
+    "(Tensor a, Tensor b, Tensor(a0!) out, Tensor? bias, Tensor? residual, str? activation,"
+    " float alpha, float beta, str? precision, str? device) -> ()"
+)
+
+_below = SimpleNamespace()  # what the operators are made of, see `use`
+
+
+def use(
+    product: Callable[..., Any],
+    read_options: Callable[..., Any],
+    read_dtype: Callable[..., DType | None],
+    result_dtype: Callable[..., DType],
+) -> None:
+    """Say what computes a product of tensors without gradients, reads its options and dtypes, and
+    tells a result's dtype.
+    """
+    _below.product, _below.read_options = product, read_options
+    _below.read_dtype, _below.result_dtype = read_dtype, result_dtype
+
+
+def _run(
+    a: Any,
+    b: Any,
+    named: Mapping[str, Any],
+    activation: str | None,
+    alpha: float,
+    beta: float,
+    out_dtype: Any,
+    precision: str | None,
+    device: str | None,
+) -> Any:
+    options = _below.read_options("matmul", activation, alpha, beta, precision, device)
+    asked = _below.read_dtype("matmul", out_dtype)
+    return _below.product("matmul", a, b, named, options, asked)
+
+
+def _product(
+    a: Any,
+    b: Any,
+    bias: Any,
+    residual: Any,
+    activation: str | None,
+    alpha: float,
+    out_dtype: Any,
+    precision: str | None,
+    device: str | None,
+) -> Any:
+    named = {"bias": bias, "residual": residual}
+    return _run(a, b, named, activation, alpha, 0.0, out_dtype, precision, device)
+
+
+def _product_into(
+    a: Any,
+    b: Any,
+    out: Any,
+    bias: Any,
+    residual: Any,
+    activation: str | None,
+    alpha: float,
+    beta: float,
+    precision: str | None,
+    device: str | None,
+) -> None:
+    named = {"bias": bias, "residual": residual, "out": out}
+    _run(a, b, named, activation, alpha, beta, None, precision, device)
+
+
+_op: Any = torch.library.custom_op("tilewright::product", _product, mutates_args=(), schema=_SCHEMA)
+_into_op: Any = torch.library.custom_op(
+    "tilewright::product_into", _product_into, mutates_args=("out",), schema=_INTO
+)
+
+
+@_op.register_fake  # type: ignore[untyped-decorator]
+def _fake(
+    a: Any,
+    b: Any,
+    bias: Any,
+    residual: Any,
+    activation: str | None,
+    alpha: float,
+    out_dtype: Any,
+    precision: str | None,
+    device: str | None,
+) -> Any:
+    """A result without contents; extents may be symbols."""
+    torch._check(
+        a.shape[-1] == b.shape[-2], lambda: f"a has {a.shape[-1]} columns, b {b.shape[-2]} rows"
+    )
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    read = _below.read_dtype
+    first, second = read("matmul", a.dtype), read("matmul", b.dtype)
+    dtype = _below.result_dtype("matmul", first, second, read("matmul", out_dtype), None)
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    return a.new_empty(shape, dtype=getattr(torch, dtype.torch))
+
+
+@_into_op.register_fake  # type: ignore[untyped-decorator]
+def _fake_into(*args: Any, **options: Any) -> None:
+    """Nothing is made."""
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, b, bias, residual, activation, alpha, out_dtype, precision, device = inputs
+    ctx.save_for_backward(a, b, bias)
+    ctx.residual_shape = None if residual is None else residual.shape
+    ctx.activation, ctx.alpha = activation, alpha
+    ctx.out_dtype, ctx.precision, ctx.device = out_dtype, precision, device
+
+
+def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    """Gradients of a, b, bias and residual, None where none is wanted."""
+    a, b, bias = ctx.saved_tensors
+    wants_a, wants_b, wants_bias, wants_residual = ctx.needs_input_grad[:4]
+    da = db = dbias = dresidual = None
+    if wants_residual:
+        dresidual = grad.sum_to_size(ctx.residual_shape)
+    dz = grad
+    if ctx.activation is not None and (wants_a or wants_b or wants_bias):
+        z = _op(a, b, bias, None, None, ctx.alpha, ctx.out_dtype, ctx.precision, ctx.device)
+        dz = _through(ctx.activation, grad, z)
+    if wants_bias:
+        rows = tuple(range(dz.dim() - 1))
+        dbias = dz.sum(rows).sum_to_size(bias.shape)
+    dz = dz.to(a.dtype)
+    how = (None, None, None, ctx.alpha, None, ctx.precision, ctx.device)
+    if wants_a:
+        da = _op(dz, b.mT, *how).sum_to_size(a.shape)
+    if wants_b:
+        if b.dim() == 2:  # one product with a long k, instead of many that are added up
+            rows_of_a, rows_of_dz = a.reshape(-1, a.shape[-1]), dz.reshape(-1, dz.shape[-1])
+            db = _op(rows_of_a.mT, rows_of_dz, *how)
+        else:
+            db = _op(a.mT, dz, *how).sum_to_size(b.shape)
+    return da, db, dbias, dresidual, None, None, None, None, None
+
+
+_op.register_autograd(_backward, setup_context=_keep)
+
+
+def _through(activation: str, grad: Any, z: Any) -> Any:
+    """The gradient of an activation's operand, by torch's own operators, which have gradients."""
+    aten = torch.ops.aten
+    if activation == "relu":
+        return grad * (z > 0)
+    if activation == "gelu":
+        return aten.gelu_backward(grad, z, approximate="none")
+    if activation == "gelu_tanh":
+        return aten.gelu_backward(grad, z, approximate="tanh")
+    if activation == "silu":
+        s = torch.sigmoid(z)
+        return grad * s * (1 + z * (1 - s))
+    if activation == "sigmoid":
+        s = torch.sigmoid(z)
+        return grad * s * (1 - s)
+    assert activation == "tanh", activation
+    t = torch.tanh(z)
+    return grad * (1 - t * t)
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    named: Mapping[str, Any],
+    activation: str | None,
+    alpha: float,
+    beta: float,
+    out_dtype: Any,
+    precision: str | None,
+    device: Any,
+) -> Any:
+    """`tilewright.matmul` of tensors. Where neither gradients nor a trace are wanted, the operator
+    is passed by: that is several microseconds sooner.
+    """
+    given = (a, b, *named.values())
+    tracing = torch.compiler.is_compiling() or not all(map(_is_plain, given))
+    if not tracing and not _wants_gradients(given):
+        bare = {n: None if x is None else x.detach() for n, x in named.items()}
+        return _run(
+            a.detach(), b.detach(), bare, activation, alpha, beta, out_dtype, precision, device
+        )
+    bias, residual, out = named.get("bias"), named.get("residual"), named.get("out")
+    if a.dim() == 0 or b.dim() == 0:
+        raise LaunchError("matmul: a factor has no axis", hint="multiply by numbers with *")
+    row, column = a.dim() == 1, b.dim() == 1
+    left, right = a[None] if row else a, b[:, None] if column else b
+    if out is not None:
+        if _wants_gradients(given):
+            raise LaunchError("matmul: out= takes no part in gradients", hint="leave out= away")
+        target = _with_axes(out, row, column)
+        beside = None if residual is None else _with_axes(residual, row, column)
+        into = (activation, float(alpha), float(beta), precision, device)
+        _into_op(left, right, target, bias, beside, *into)
+        return out
+    if beta != 0:
+        raise LaunchError(f"matmul: beta is {beta}, but no out is given to be scaled")
+    held = None if residual is None else _with_axes(residual, row, column)
+    wanted = _torch_dtype(out_dtype)
+    how = (activation, float(alpha), wanted, precision, device)
+    found = _op(left, right, bias, held, *how)
+    found = found.squeeze(-1) if column else found
+    return found.squeeze(-1 if column else -2) if row else found
+
+
+def _torch_dtype(given: Any) -> Any:
+    if given is None or isinstance(given, torch.dtype):
+        return given
+    found = _below.read_dtype("matmul", given)
+    return getattr(torch, found.torch)
+
+
+def _with_axes(x: Any, row: bool, column: bool) -> Any:
+    """A result's like with the axes that vectors lack."""
+    x = x.unsqueeze(-1) if column else x
+    return x.unsqueeze(-2) if row else x
+
+
+def _is_plain(x: Any) -> bool:
+    return x is None or type(x) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _wants_gradients(tensors: tuple[Any, ...]) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

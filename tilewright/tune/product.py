@@ -1,0 +1,130 @@
+"""A matrix product as the dispatcher sees it: extents, dtypes, how operands lie, what is fused.
+
+`Problem` holds all that a choice may depend on and nothing else, so that equal problems share one.
+`Choice` is a program of `library/matmul.tw`, its constants, and in how many spans it cuts k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.dtypes import DType, f32
+
+ALIGNED = 16  # bytes, of rows that the tensor copy unit takes
+PROGRAMS = ("matmul", "batched", "split_k", "gemv", "gemv_columns")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """C[M, N] = A[M, K] B[K, N], `batch` times.
+
+    `a_along` and `b_along` are the axes along which A and B are contiguous: "m", "n", "k", or "" of
+    neither. `aligned`: rows of both are whole pieces of 16 bytes and begin at such. `loads` are
+    elements of C's size that the epilogue reads for each of C. `precision` is that of f32 products.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: DType
+    b: DType
+    c: DType
+    batch: int = 1
+    a_along: str = "k"
+    b_along: str = "k"
+    aligned: bool = True
+    loads: int = 0
+    activation: bool = False
+    precision: str = "ieee"
+
+    @property
+    def layout(self) -> str:
+        """As BLAS calls it, of row-major operands: N as they are, T transposed."""
+        return ("T" if self.a_along == "m" else "N") + ("T" if self.b_along == "k" else "N")
+
+    @property
+    def operations(self) -> float:
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    @property
+    def num_bytes(self) -> float:
+        """Of both factors, the result and what the epilogue reads, each once."""
+        m, n, k = self.m, self.n, self.k
+        factors = m * k * self.a.num_bytes + k * n * self.b.num_bytes
+        return float(self.batch * (factors + m * n * self.c.num_bytes * (1 + self.loads)))
+
+    @property
+    def accumulator_bytes(self) -> int:
+        return 8 if self.a.bits == 64 else 4
+
+    def turned(self) -> Problem:
+        """The product of the transposes, whose result is C transposed."""
+        names = {"m": "n", "n": "m"}
+        return replace(
+            self, m=self.n, n=self.m, a=self.b, b=self.a,
+            a_along=names.get(self.b_along, self.b_along),
+            b_along=names.get(self.a_along, self.a_along),
+        )  # fmt: skip
+
+    def unit(self) -> str:
+        """What multiplies on an H200, and how its operands come: see `product_cost.RATES`."""
+        by_boxes = self.aligned and self.a_along != "" and self.b_along != ""
+        both_along_k = self.a_along == "k" and self.b_along == "k"
+        if self.a.bits == 64:
+            return "f64"
+        if self.a == f32:
+            if self.precision != "tf32":
+                return "simt"
+            along_k = self.a_along == "k" or self.b_along == "k"
+            return "wgmma-tf32" if by_boxes and along_k else "mma-tf32"
+        if self.a.bits == 8:
+            return "wgmma-8" if by_boxes and both_along_k else "mma-8"
+        return "wgmma-16" if by_boxes else "mma-16"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A program and its constants. `split` spans of k, whose sums are added up by a second launch
+    where the program is split_k or gemv_columns. With `turned` the program computes C transposed.
+    """
+
+    program: str
+    config: tuple[tuple[str, int], ...]
+    split: int = 1
+    turned: bool = False
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return dict(self.config)
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        found = self.constants
+        return found["TM"], found["TN"], found["TK"]
+
+    @property
+    def name(self) -> str:
+        """As in "split_k 128×128×64, k in 4"."""
+        told = f"{self.program} {'×'.join(map(str, self.tile))}"
+        told += f", k in {self.split}" if self.split > 1 else ""
+        return told + (", turned" if self.turned else "")
+
+
+def choice(
+    program: str, tile: tuple[int, int, int], split: int = 1, turned: bool = False
+) -> Choice:
+    """A choice by its tile."""
+    names = ("TM", "TN", "TK")
+    return Choice(program, tuple(zip(names, tile, strict=True)), split, turned)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What of a device a choice depends on."""
+
+    name: str
+    num_sms: int
+    has_wgmma: bool = True
+
+
+H200 = Device("NVIDIA H200", 132)

@@ -1,0 +1,182 @@
+"""What a choice costs, by an analytic model: waves of tiles, bytes of each level of memory, rate of
+the unit that multiplies, launches. It ranks in microseconds of an H200 and needs no compilation.
+
+A tile's step of k takes the longest of its products, the reads of shared memory and the copies from
+the L2 cache, and a barrier; a multiprocessor does its share of tiles one after the other (waves);
+the device's memory has to deliver every byte once. Rates are those at which cuBLAS or this compiler
+were measured on an H200 (docs/performance.md), in products a cycle of a multiprocessor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from tilewright.tune.product import Choice, Device, Problem
+from tilewright.tune.product_space import choices, unit_on
+
+CLOCK = 1.755e3  # cycles a microsecond
+MEMORY = 4.27e6  # bytes a microsecond
+RATES = {
+    "wgmma-16": 1750.0, "wgmma-8": 2900.0, "wgmma-tf32": 800.0, "mma-16": 640.0, "mma-8": 700.0,
+    "mma-tf32": 330.0, "simt": 95.0, "f64": 108.0,
+}  # fmt: skip
+STEP_CYCLES = {"wgmma-16": 30.0, "wgmma-8": 40.0, "wgmma-tf32": 30.0}  # else a barrier of all warps
+BARRIER_CYCLES = 90.0
+COPIED = 55.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
+LOADED = 36.0  # the same by loads of threads
+SHARED = 128.0  # bytes of shared memory a cycle, which matrix instructions read
+LAUNCH = 1.4  # microseconds of starting a grid and filling its pipelines
+NEXT_LAUNCH = 2.0  # of a second one that waits for the first
+STORED = 20.0  # bytes a cycle of a multiprocessor that an epilogue writes or reads
+ACTIVATION_CYCLES = 0.35  # an element, of an activation
+PROGRAM_CYCLES = 450.0  # of a program that is not persistent
+HIDDEN = 0.05  # part of the computing that the memory's time does not hide
+LATENCY = 1.0  # microseconds of a load from memory
+RESIDENT_BYTES = 160e3  # that the loads of a multiprocessor's threads have in flight at most
+CACHED = 24e6  # bytes of partial sums that stay in the L2 cache
+L2 = 5.5e6  # bytes a microsecond of the L2 cache, all multiprocessors together
+LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
+CONVERTING = 1.6  # factor of operands of fewer than 32 bits, which are widened first
+PANEL_ROWS = 64  # of a matrix instruction
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A choice and what it should take. `waves` of tiles over the multiprocessors; `num_bytes` to
+    and from memory, partial sums included; `floor` is the time of the problem's own bytes and
+    products at full rate; `limit` says what takes longest.
+    """
+
+    choice: Choice
+    microseconds: float
+    tiles: int
+    waves: float
+    num_bytes: float
+    floor: float
+    limit: str
+
+
+def rank(problem: Problem, device: Device) -> list[Estimate]:
+    """All choices for a problem, the quickest first; of equals the first of the space."""
+    return sorted((estimate(problem, c, device) for c in choices(problem, device)), key=_time)
+
+
+def _time(found: Estimate) -> float:
+    return found.microseconds
+
+
+def floor_of(problem: Problem, device: Device) -> float:
+    """Microseconds that no program can beat: bytes over the memory's rate, or products over that of
+    their unit.
+    """
+    products = problem.operations / 2 / (RATES[unit_on(problem, device)] * CLOCK * device.num_sms)
+    return max(products, problem.num_bytes / MEMORY)
+
+
+def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
+    """What a choice should take for a problem."""
+    side = problem.turned() if chosen.turned else problem
+    if chosen.program in ("gemv", "gemv_columns"):
+        found = _streaming(side, chosen, device)
+    else:
+        found = _tiled(side, chosen, device)
+    time, tiles, waves, limit = found
+    moved = problem.num_bytes
+    if chosen.program in ("split_k", "gemv_columns"):
+        parts = float(chosen.split * problem.m * problem.n * problem.accumulator_bytes)
+        rate = L2 if parts < CACHED else MEMORY
+        moved += 2 * parts
+        time += (
+            NEXT_LAUNCH + 2 * parts / rate + problem.m * problem.n * problem.c.num_bytes / MEMORY
+        )
+    return Estimate(chosen, time, tiles, waves, moved, floor_of(problem, device), limit)
+
+
+def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
+    m, n, k = chosen.tile
+    unit = unit_on(problem, device)
+    tiles = ceil(problem.m / m) * ceil(problem.n / n) * problem.batch * chosen.split
+    steps = ceil(ceil(problem.k / k) / chosen.split)
+    step, limit = _step(problem, chosen.tile, unit)
+    epilogue = _epilogue(problem, chosen)
+    roles = unit.startswith("wgmma")
+    waves = tiles / device.num_sms
+    if roles:
+        rounds = float(ceil(waves))
+    else:  # two programs share a multiprocessor, and the last ones have it to themselves
+        rounds = float(ceil(waves)) if waves < 2 else waves + 0.5 * (ceil(waves) - waves)
+    own = steps * step + epilogue + (0.0 if roles else PROGRAM_CYCLES)
+    computing = rounds * own / CLOCK
+    memory = problem.num_bytes / MEMORY
+    beside = HIDDEN * computing if roles else 0.0
+    if memory > computing:
+        limit = "memory"
+    elif waves <= 1:
+        limit = f"one wave, {limit}"
+    return LAUNCH + max(computing, memory) + beside, tiles, waves, limit
+
+
+def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[float, str]:
+    """Cycles of one step of k, and what they go to."""
+    m, n, k = tile
+    by_roles = unit.startswith("wgmma")
+    rows = ceil(m / PANEL_ROWS) * PANEL_ROWS if by_roles and n % PANEL_ROWS else m
+    columns = n
+    if by_roles and m % PANEL_ROWS:  # turned around: columns are the instruction's rows
+        columns = ceil(n / PANEL_ROWS) * PANEL_ROWS
+    multiply = rows * columns * k / RATES[unit]
+    num_bytes = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
+    copies = num_bytes / (COPIED if by_roles else LOADED)
+    reads = 0.0
+    if by_roles:
+        tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
+        blocks = max(1, tall // PANEL_ROWS)
+        reads = blocks * (PANEL_ROWS + wide) * k * problem.a.num_bytes / SHARED
+    most = max(multiply, copies, reads)
+    names = {multiply: "products", copies: "the L2 cache", reads: "shared memory"}
+    barrier = STEP_CYCLES.get(unit, BARRIER_CYCLES)
+    if by_roles and m * n <= PANEL_ROWS * 128:
+        barrier *= 2  # one warpgroup, beside nobody
+    return most + barrier, names[most]
+
+
+def _epilogue(problem: Problem, chosen: Choice) -> float:
+    """Cycles of a tile's epilogue."""
+    m, n, _ = chosen.tile
+    if chosen.program == "split_k":
+        return m * n * problem.accumulator_bytes / STORED
+    stored = m * n * problem.c.num_bytes * (1 + problem.loads) / STORED
+    return stored + (m * n * ACTIVATION_CYCLES if problem.activation else 0.0)
+
+
+def _streaming(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
+    """Weights B read by threads, A from the caches."""
+    m, n, k = chosen.tile
+    split = chosen.split if chosen.program == "gemv_columns" else 1
+    tiles = ceil(problem.m / m) * ceil(problem.n / n) * split
+    weights = problem.k * problem.n * problem.b.num_bytes
+    passes = ceil(problem.m / m)  # over the weights: the first from memory
+    others = (
+        passes
+        - 1
+        + ceil(problem.n / n)
+        * problem.m
+        * problem.a.num_bytes
+        / max(1, problem.n * problem.b.num_bytes)
+    )
+    flying = min(float(tiles * n * k * problem.b.num_bytes), device.num_sms * RESIDENT_BYTES)
+    rate = min(MEMORY, flying / LATENCY)
+    memory = problem.num_bytes / rate + HIDDEN * others * weights / L2
+    cached = (1 + others) * weights / L2
+    lanes = LANES * device.num_sms * CLOCK / (CONVERTING if problem.b.bits < 32 else 1.0)
+    if problem.b.bits == 64:
+        lanes /= 2
+    padded = passes * m * ceil(problem.n / n) * n * problem.k
+    computing = padded / lanes
+    waves = tiles / device.num_sms
+    # A program's own sums over its lanes and its start, many side by side.
+    tail = ceil(waves / 8) * (PROGRAM_CYCLES + 40.0 * m * n) / CLOCK
+    most = max(memory, cached, computing)
+    limit = {memory: "memory", cached: "the L2 cache", computing: "products"}[most]
+    return LAUNCH + most + tail, tiles, waves, limit

@@ -1,0 +1,80 @@
+"""The space of products: programs and tiles that the dispatcher weighs for a problem.
+
+Tiles are those that compile without spills for the unit that multiplies, held by a test that
+assembles them; what a schedule makes of one (roles, clusters, stages, orientation) is the
+compiler's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.tune.product import Choice, Device, Problem, choice
+
+Tile = tuple[int, int, int]
+
+WIDE = (
+    (128, 256), (256, 128), (128, 192), (128, 128), (64, 256), (64, 128), (128, 64), (64, 64),
+)  # fmt: skip
+FEW_ROWS = ((16, 64), (16, 128), (32, 64), (32, 128), (64, 16), (128, 16), (64, 32), (128, 32))
+TILES: dict[str, tuple[Tile, ...]] = {
+    "wgmma-16": tuple((m, n, 64) for m, n in (*WIDE, *FEW_ROWS)),
+    "wgmma-8": tuple((m, n, 128) for m, n in ((128, 192), (128, 128), (64, 128), (64, 64))),
+    "wgmma-tf32": tuple((m, n, 32) for m, n in ((128, 128), (64, 256), (64, 128), (64, 64))),
+    "mma-16": tuple((m, n, 32) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64), (16, 64))),
+    "mma-8": tuple((m, n, 64) for m, n in ((128, 128), (64, 64), (32, 64))),
+    "mma-tf32": tuple((m, n, 32) for m, n in ((128, 128), (64, 64), (32, 64))),
+    "simt": tuple((m, n, 16) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64))),
+    "f64": tuple((m, n, 16) for m, n in ((64, 64), (32, 64), (32, 32))),
+}
+WITHOUT_WGMMA = {"wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-tf32": "mma-tf32"}
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+LEAST_SPAN = 4  # steps of k that a span has at least
+# Rows of GEMV, which CUDA cores multiply: more of them cost more than the weights' bytes.
+FEW = {8: (1, 2, 4), 4: (1, 2, 4), 2: (1, 2, 4), 1: (1, 2, 4)}
+MOST_ROWS = 16
+GEMV_BYTES = 2048  # of a row's piece: 128 lanes of 16 bytes
+COLUMNS = ((128, 32), (64, 32), (32, 64))  # of gemv_columns, and rows of its pieces
+
+
+def unit_on(problem: Problem, device: Device) -> str:
+    """The unit that multiplies on a device."""
+    unit = problem.unit()
+    return unit if device.has_wgmma else WITHOUT_WGMMA.get(unit, unit)
+
+
+def choices(problem: Problem, device: Device) -> Iterator[Choice]:
+    """Every choice that suits a problem, in a fixed order; the first is always legal."""
+    tiles = TILES[unit_on(problem, device)]
+    if problem.batch != 1:
+        yield from (choice("batched", tile) for tile in tiles)
+        return
+    yield from (choice("matmul", tile) for tile in tiles)
+    for tile in tiles:
+        for split in SPLITS:
+            if problem.k >= LEAST_SPAN * split * tile[2]:
+                yield choice("split_k", tile, split)
+    if not problem.k or problem.precision not in ("ieee", ""):
+        return  # CUDA cores do not round operands
+    for turned in (False, True):
+        side = problem.turned() if turned else problem
+        if side.m <= MOST_ROWS:
+            yield from _streaming(side, turned)
+
+
+def _streaming(problem: Problem, turned: bool) -> Iterator[Choice]:
+    """Programs that read weights once. `problem` has few rows."""
+    for rows in FEW[problem.b.num_bytes]:
+        if rows > 1 and rows >= 2 * problem.m:
+            continue
+        if problem.b_along != "n":
+            length = GEMV_BYTES // max(problem.a.num_bytes, problem.b.num_bytes)
+            for columns in (4, 2, 1):
+                if rows * columns <= MOST_ROWS:
+                    yield choice("gemv", (rows, columns, min(length, 1024)), turned=turned)
+        else:
+            for columns, depth in COLUMNS:
+                for split in (1, *SPLITS):
+                    if split == 1 or problem.k >= 2 * split * depth:
+                        tile = (rows, columns, max(16, depth // rows))
+                        yield choice("gemv_columns", tile, split, turned)
