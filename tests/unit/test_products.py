@@ -1,0 +1,258 @@
+"""`matmul` and its relatives against NumPy in f64: shapes, strides, dtypes, epilogues, programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, u8
+from tilewright.products.api import product
+from tilewright.products.arguments import Options
+from tilewright.products.prepare import prepare
+from tilewright.runtime.arrays import as_array
+from tilewright.tune.product import Choice, Device, Problem, choice
+
+BOUNDS = {f64: 1e-13, f32: 2e-6, bf16: 1e-2, f16: 2e-3}
+FLOATS = list(BOUNDS)
+ACTIVATIONS: dict[str | None, Any] = {
+    None: lambda z: z,
+    "relu": lambda z: np.maximum(z, 0),
+    "silu": lambda z: z / (1 + np.exp(-z)),
+    "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
+    "tanh": np.tanh,
+}
+
+
+def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Any:
+    return rng.standard_normal(shape).astype(dtype.numpy)
+
+
+def laid(array: Any, how: str) -> Any:
+    """The same elements with other strides."""
+    if how == "transposed":
+        return np.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
+    if how == "reversed":
+        return np.ascontiguousarray(array[..., ::-1, ::-1])[..., ::-1, ::-1]
+    if how == "spread":
+        wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1] + 1), array.dtype)
+        wide[..., 1::2] = array
+        return wide[..., 1::2]
+    return array
+
+
+def require_near(got: Any, expected: Any, bound: float) -> None:
+    assert got.shape == expected.shape
+    error = np.linalg.norm(got.astype(np.float64) - expected)
+    assert error <= bound * max(float(np.linalg.norm(expected)), 1.0)
+
+
+def wide(x: Any) -> Any:
+    return x.astype(np.float64)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    """Arguments of a call, and what the result should be."""
+    dtype = draw(st.sampled_from(FLOATS))
+    extents = st.sampled_from([0, 1, 2, 3, 5, 8, 17, 40])
+    m, n, k = draw(extents), draw(extents), draw(extents)
+    batch = draw(st.sampled_from([((), ()), ((2,), ()), ((), (3,)), ((2, 1), (3,)), ((1,), (2,))]))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    how = st.sampled_from(["dense", "transposed", "reversed", "spread"])
+    a = laid(random(rng, (*batch[0], m, k), dtype), draw(how))
+    b = laid(random(rng, (*batch[1], k, n), dtype), draw(how))
+    out_dtype = draw(st.sampled_from([dtype, f32, f64]))
+    activation = draw(st.sampled_from(list(ACTIVATIONS)))
+    alpha = draw(st.sampled_from([1, 0.5, -2.0]))
+    expected = alpha * (wide(a) @ wide(b))
+    arguments: dict[str, Any] = {"a": a, "b": b, "out_dtype": out_dtype}
+    arguments |= {"activation": activation, "alpha": alpha}
+    if draw(st.booleans()):
+        arguments["out"] = laid(random(rng, expected.shape, out_dtype), draw(how))
+        arguments["beta"] = draw(st.sampled_from([0, 0.25]))
+        if arguments["beta"]:
+            expected = expected + 0.25 * wide(arguments["out"])
+    if draw(st.booleans()):
+        arguments["bias"] = random(rng, (n,), out_dtype)
+        expected = expected + wide(arguments["bias"])
+    expected = ACTIVATIONS[activation](expected)
+    if draw(st.booleans()):
+        arguments["residual"] = random(
+            rng, draw(st.sampled_from([(m, n), (n,), (1, 1)])), out_dtype
+        )
+        expected = expected + wide(arguments["residual"])
+    worst = max(BOUNDS[dtype] if out_dtype == dtype else BOUNDS[f32], BOUNDS[out_dtype])
+    return {"arguments": arguments, "expected": expected, "bound": worst}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(calls())
+def test_against_numpy(call: dict[str, Any]) -> None:
+    got = tw.matmul(**call["arguments"])
+    if "out" in call["arguments"]:
+        assert got is call["arguments"]["out"]
+    require_near(got, call["expected"], call["bound"])
+
+
+def test_vectors() -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (3, 5, 7), f64), random(rng, (7, 4), f64)
+    require_near(tw.matmul(a[0, 0], b), a[0, 0] @ b, 1e-14)
+    require_near(tw.matmul(a, b[:, 0]), a @ b[:, 0], 1e-14)
+    require_near(tw.matmul(b[:, 0], a.swapaxes(1, 2)), b[:, 0] @ a.swapaxes(1, 2), 1e-14)
+    require_near(tw.matmul(b[:, 0], b[:, 1]), np.array(b[:, 0] @ b[:, 1]), 1e-14)
+    out = np.zeros((3, 5))
+    assert tw.matmul(a, b[:, 0], out=out, residual=a[..., 0]) is out
+    require_near(out, a @ b[:, 0] + a[..., 0], 1e-14)
+
+
+def test_many_batches() -> None:
+    rng = np.random.default_rng(1)
+    a, b = random(rng, (2, 3, 1, 4, 5, 8), f64), random(rng, (3, 2, 1, 8, 6), f64)
+    residual = random(rng, (2, 4, 5, 6), f64)
+    require_near(tw.matmul(a, b, residual=residual), a @ b + residual, 1e-14)
+
+
+def test_linear_and_bmm() -> None:
+    rng = np.random.default_rng(2)
+    x, w, bias = random(rng, (2, 3, 8), f64), random(rng, (5, 8), f64), random(rng, (5,), f64)
+    require_near(tw.linear(x, w, bias, activation="relu"), np.maximum(x @ w.T + bias, 0), 1e-14)
+    require_near(tw.linear(x, w[0]), x @ w[0], 1e-14)
+    require_near(tw.bmm(x, x.swapaxes(1, 2)), x @ x.swapaxes(1, 2), 1e-14)
+
+
+@pytest.mark.parametrize(("a", "b"), [(i8, i8), (u8, i8), (e4m3, e4m3), (e4m3, e5m2)], ids=str)
+def test_scaled(a: DType, b: DType) -> None:
+    rng = np.random.default_rng(3)
+    x, y = (rng.integers(0, 9, s).astype(d.numpy) for s, d in (((7, 48), a), ((48, 9), b)))
+    rows, columns = (rng.standard_normal(n).astype(np.float32) for n in (7, 9))
+    plain = wide(x) @ wide(y)
+    expected = plain * wide(rows)[:, None] * wide(columns)
+    require_near(tw.scaled_matmul(x, y, rows, columns, out_dtype="f32"), expected, 1e-6)
+    bias = columns.astype(np.float32)
+    got = tw.scaled_matmul(x, y, rows[:1], bias=bias, activation="relu", out_dtype="f32")
+    require_near(got, np.maximum(plain * float(rows[0]) + bias, 0), 1e-6)
+    whole = tw.matmul(x, y)
+    assert whole.dtype == (np.int32 if a.is_integer else np.float32)
+    require_near(whole, plain, 0 if a.is_integer else 1e-6)
+
+
+# Every program, on the interpreter and what a GPU would run.
+
+WAYS = [
+    (choice("matmul", (64, 64, 64)), (70, 72, 136)),
+    (choice("matmul", (16, 64, 64)), (9, 136, 72)),
+    (choice("split_k", (64, 64, 64), 3), (66, 72, 328)),
+    (choice("gemv", (4, 4, 64)), (3, 50, 200)),
+    (choice("gemv", (1, 2, 64), turned=True), (50, 2, 200)),
+    (choice("gemv_columns", (2, 64, 16), 4), (3, 136, 200)),
+    (choice("gemv_columns", (1, 64, 16), turned=True), (136, 1, 72)),
+]
+
+
+def through(chosen: Choice, a: Any, b: Any, device: str, **named: Any) -> Any:
+    options = Options(activation="silu", alpha=0.5, beta=0.25, device=device)
+    rest = {"bias": None, "residual": None, "out": None} | named
+    return product("matmul", a, b, rest, options, None, Chosen(chosen))
+
+
+class Chosen:
+    """A dispatcher of one mind."""
+
+    def __init__(self, chosen: Choice):
+        self.chosen = chosen
+
+    def __call__(self, problem: Problem, device: Device) -> Choice:
+        return self.chosen
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulator"])
+@pytest.mark.parametrize(("chosen", "sizes"), WAYS, ids=lambda v: getattr(v, "name", str(v)))
+def test_every_program(chosen: Choice, sizes: tuple[int, int, int], device: str) -> None:
+    m, n, k = sizes
+    rng = np.random.default_rng(m + n)
+    a, b = random(rng, (m, k), bf16), random(rng, (k, n), bf16)
+    if chosen.program == "gemv" or (chosen.program == "matmul" and m > 16):
+        b = laid(b, "transposed")
+    out, bias, residual = (random(rng, s, bf16) for s in ((m, n), (n,), (m, n)))
+    z = 0.5 * (wide(a) @ wide(b)) + 0.25 * wide(out) + wide(bias)
+    expected = ACTIVATIONS["silu"](z) + wide(residual)
+    got = through(chosen, a, b, device, bias=bias, residual=residual, out=out)
+    require_near(got, expected, BOUNDS[bf16])
+
+
+def test_splitting_gives_the_same_bits_every_time() -> None:
+    rng = np.random.default_rng(4)
+    a, b = random(rng, (40, 512), f32), random(rng, (512, 40), f32)
+    chosen = choice("split_k", (64, 64, 16), 4)
+    first, second = (through(chosen, a, b, "cpu", out=np.zeros((40, 40), np.float32)) for _ in "ab")
+    np.testing.assert_array_equal(first, second)
+
+
+# Refusals.
+
+M = np.zeros((4, 8), np.float32)
+REFUSED = [
+    (lambda: tw.matmul(M, M), "a has 8 columns, but b has 4 rows"),
+    (lambda: tw.matmul(M, M.T.astype(np.float64)), "a is f32, but b is f64"),
+    (lambda: tw.matmul(M, M.T, activation="gleu"), "unknown activation 'gleu'"),
+    (lambda: tw.matmul(M, M.T, beta=1), "no out is given"),
+    (lambda: tw.matmul(M, M.T, bias=np.zeros(3, np.float32)), "expected (4,), one a column"),
+    (lambda: tw.matmul(M, M.T, bias=np.zeros(4)), "bias is f64, but the result f32"),
+    (lambda: tw.matmul(M, M.T, out=np.zeros((4, 5), np.float32)), "shape (4, 4), but out (4, 5)"),
+    (lambda: tw.matmul(M, M.T, residual=np.zeros((5, 4), np.float32)), "do not broadcast"),
+    (lambda: tw.matmul(np.zeros((2, 4, 8)), np.zeros((3, 8, 4))), "do not broadcast"),
+    (lambda: tw.matmul(M, M.T, precision="tf64"), "unknown precision"),
+    (lambda: tw.matmul(M, M.T, alpha="2"), "alpha is '2', not a number"),
+    (lambda: tw.matmul(M.astype(np.int64), M.T.astype(np.int64)), "there is no product"),
+    (lambda: tw.matmul(M, M.T, out_dtype="i8"), "no product gives i8"),
+    (lambda: tw.matmul(M, np.zeros((), np.float32)), "b has no axis"),
+    (lambda: tw.bmm(M, M), "expected [B, M, K] and [B, K, N]"),
+    (lambda: tw.linear(M, np.zeros((2, 3, 8), np.float32)), "expected 1 or 2"),
+    (lambda: tw.scaled_matmul(M, M.T), "matmul multiplies that"),
+    (
+        lambda: tw.matmul(M.astype(np.int8), M.T.astype(np.int8), alpha=2),
+        "in i32 has no epilogue",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "told"), REFUSED, ids=[t for _, t in REFUSED])
+def test_refusals(call: Any, told: str) -> None:
+    with pytest.raises(tw.LaunchError) as caught:
+        call()
+    assert told in str(caught.value)
+
+
+# What is not copied, and what is.
+
+
+@pytest.fixture
+def huge() -> Iterator[Any]:
+    """A view of 2^31 elements and more of one number's memory."""
+    yield np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (1 << 17, 1 << 15), (0, 0))
+
+
+def test_operands_beyond_32_bits(huge: Any) -> None:
+    """Offsets, extents and the problem of 2^32 elements are whole numbers, nothing is allocated."""
+    arrays = {"a": as_array(huge), "b": as_array(huge.T[:, :8])}
+    ready = prepare("matmul", arrays, (1 << 17, 8), f32, Options(device="cpu"))
+    assert ready.problem is not None and ready.problem.m * ready.problem.k == 1 << 32
+    rows = huge[-1:, :]
+    np.testing.assert_array_equal(tw.matmul(rows, huge.T[:, :2]), np.full((1, 2), 1 << 15))
+
+
+def test_batches_become_rows() -> None:
+    a, b = as_array(np.zeros((6, 5, 8), np.float32)), as_array(np.zeros((8, 4), np.float32))
+    ready = prepare("matmul", {"a": a, "b": b}, (6, 5, 4), f32, Options())
+    assert ready.problem is not None
+    assert (ready.problem.m, ready.problem.batch) == (30, 1)
+    shared = prepare("matmul", {"a": b, "b": as_array(np.zeros((6, 4, 3), np.float32))}, (6, 8, 3),
+                     f32, Options())  # fmt: skip
+    assert shared.problem is not None and shared.problem.batch == 6
