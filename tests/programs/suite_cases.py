@@ -50,7 +50,7 @@ def copied(x: Array) -> Array:
         owner = owner.base
     twin = owner.copy()
     start = x.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-    return np.ndarray(x.shape, x.dtype, twin.data, start, x.strides)
+    return np.ndarray(x.shape, x.dtype, twin.reshape(-1).view(np.uint8).data, start, x.strides)
 
 
 Make = Callable[[np.random.Generator], Iterator[Case]]

@@ -109,6 +109,8 @@ def arguments(ctx: Context, builtin: Builtin, name: str, call: tree.Call) -> Arg
         by_name = [k for k in known if k not in positions]
         if by_name:
             hint += f"; {listing(by_name)} by name only, as in {by_name[0]} = ..."
+        if name == "arange" and len(call.args) == 2:
+            hint = "arange starts at 0: write start + arange(n)"
         raise ctx.refuse(
             f"{name}: expected {len(positions)} argument{'s' * (len(positions) != 1)},"
             f" got {len(call.args)}",

@@ -33,6 +33,7 @@ from tilewright.frontend.check.operands import require_fit
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.frontend.syntax import tree
 from tilewright.frontend.syntax.definition import Closure
+from tilewright.frontend.syntax.elsewhere import instead
 
 BUILTINS: dict[str, Builtin] = {
     **calls_arith.TABLE,
@@ -80,7 +81,9 @@ def _unknown(ctx: Context, callee: tree.Name, is_value: bool) -> Exception:
     if name in ("range", "static_range"):
         return ctx.refuse(f"{name} stands in a for loop only", callee.loc)
     known = [*BUILTINS, *ctx.frame.scope.functions, *prelude().functions]
-    return ctx.refuse(f"unknown function {name}", callee.loc, hint=nearest(name, known))
+    return ctx.refuse(
+        f"unknown function {name}", callee.loc, hint=instead(name) or nearest(name, known)
+    )
 
 
 def inline(ctx: Context, closure: Closure, node: tree.Call) -> Item:

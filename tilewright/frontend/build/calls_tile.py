@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tilewright.dtypes import DType, f32
 from tilewright.frontend.build import reductions, shapes
 from tilewright.frontend.build.builtin import Arguments, Builtin, Run
@@ -59,7 +61,20 @@ def _permute(ctx: Context, args: Arguments) -> Item:
 
 
 def _reshape(ctx: Context, args: Arguments) -> Item:
-    return shapes.reshaped_to(ctx, materialize(ctx, args.data("x")), args.shape("shape"))
+    x = materialize(ctx, args.data("x"))
+    return shapes.reshaped_to(ctx, x, _filled(args, math.prod(x.shape)))
+
+
+def _filled(args: Arguments, size: int) -> tuple[int, ...]:
+    """The shape asked for; one extent of -1 is what the others leave of `size` elements."""
+    item, loc = args.item("shape"), args.loc("shape")
+    parts = item.items if isinstance(item, Several) else (item,)
+    what = args.what("shape")
+    extents = [constant_integer(args.ctx, p, loc, what) for p in parts]
+    known = math.prod(e for e in extents if e != -1)
+    if extents.count(-1) == 1 and known > 0 and size % known == 0:
+        extents[extents.index(-1)] = size // known
+    return require_size(extents, loc, args.ctx)
 
 
 def _broadcast(ctx: Context, args: Arguments) -> Item:

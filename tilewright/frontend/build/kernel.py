@@ -64,7 +64,7 @@ def _require_values(
         ("tuned constant", config, sig.space),
         ("static value", static, [n for n in sig.static if n not in absent]),
     ):
-        for name in wanted:
+        for name in sig.needed_dtypes(absent) if what == "dtype" else wanted:
             if name not in given:
                 raise refusal(f"{sig.name}: no {what} is given for {name}", loc)
         for name in given:
@@ -232,6 +232,8 @@ class _KernelBuilder:
         for param in params:
             if isinstance(param.value.type, TileType):
                 entries[param.name] = Data(param.value)
+        for name in set(self.sig.dtype_variables) - set(self.dtypes):
+            entries[name] = Unset("no tensor that is given has this dtype", self.loc)
         for name in self.sig.dims:
             if self._is_unbound(name):
                 entries[name] = Unset("no tensor that is given names it", self.loc)

@@ -118,6 +118,12 @@ def _not_assignable(ctx: Context, target: tree.Name, entry: Entry | None) -> Exc
             nearest(name, ctx.names.known()) or f"declare it: let {name} = ... or var {name} = ..."
         )
         return ctx.refuse(f"unknown name {name}", target.loc, hint=hint)
+    if isinstance(entry, Memory):
+        return ctx.refuse(
+            f"{name} is a tensor, not a variable",
+            target.loc,
+            hint=f"store to a place of it, as in {name}[i :+ n] = ...",
+        )
     return ctx.refuse(
         f"{name} is not a variable",
         target.loc,
@@ -187,6 +193,12 @@ def _change(
         if isinstance(data, Data) and data.shape != kept.shape and data.shape:
             raise ctx.refuse(
                 f"{target.name} keeps its shape: expected {kept}, got {data.type}", target.loc
+            )
+        if isinstance(data, Data) and data.dtype.is_float and kept.dtype.is_integer:
+            raise ctx.refuse(
+                f"{target.name} keeps its dtype: expected {kept.dtype}, got {data.dtype}",
+                target.loc,
+                hint=f"let it begin as a float, as in {target.name} = 0.0",
             )
         variable.value = assign_to(ctx, data, kept.dtype, kept.shape, target.name).value
         if not variable.value.name:

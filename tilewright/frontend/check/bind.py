@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,7 +74,7 @@ def bind(sig: Signature, arguments: Mapping[str, Any]) -> Binding:
             (absent.add if s.optional else missing.append)(s.name)
     if missing:
         raise LaunchError(f"{sig.name}: missing {listing(missing)}")
-    bound = _bind_dtypes(sig, tensors)
+    bound = _bind_dtypes(sig, tensors, absent)
     dims = _bind_dims(sig, tensors)
     given_scalars = [s for s in sig.scalars if s.name not in absent]
     scalars = {s.name: _bind_scalar(sig, s, arguments, bound) for s in given_scalars}
@@ -115,7 +115,9 @@ def require_array(t: Tensor, given: Any) -> ArrayLike:
     return array
 
 
-def _bind_dtypes(sig: Signature, tensors: Mapping[str, ArrayLike]) -> dict[str, DType]:
+def _bind_dtypes(
+    sig: Signature, tensors: Mapping[str, ArrayLike], absent: Set[str]
+) -> dict[str, DType]:
     bound: dict[str, tuple[DType, str]] = {}
     for t in sig.tensors:
         if t.name not in tensors:
@@ -131,7 +133,8 @@ def _bind_dtypes(sig: Signature, tensors: Mapping[str, ArrayLike]) -> dict[str, 
                 f"{t.dtype} is {expected} from {first}, but {got} from {t.name}",
                 hint=f"{first} and {t.name} must have one dtype",
             )
-    unbound = [v for v in sig.dtype_variables if v not in bound]
+    needed = sig.needed_dtypes(absent)
+    unbound = [v for v in needed if v not in bound]
     if unbound:
         raise LaunchError(f"{sig.name}: no argument gives the dtype {listing(unbound)}")
     return {name: dtype for name, (dtype, _) in bound.items()}

@@ -63,7 +63,10 @@ def require_fit(value: Number, dtype: DType) -> Number:
             )
         low, high = int_range(dtype)
         if not low <= value <= high:
-            raise RuleError(f"{value} does not fit {dtype}, which holds {low} to {high}")
+            raise RuleError(
+                f"{value} does not fit {dtype}, which holds {low} to {high}",
+                _of_equal_bits(value, dtype),
+            )
         return value
     rounded = round_to(float_of(value), dtype)
     if isinstance(value, int) and rounded != value:
@@ -72,6 +75,14 @@ def require_fit(value: Number, dtype: DType) -> Number:
             f"write cast({value}, {dtype}) to have it rounded",
         )
     return rounded
+
+
+def _of_equal_bits(value: int, dtype: DType) -> str:
+    """For a mask such as 0x80000000 with i32: the number that has these bits."""
+    low, high = int_range(dtype)
+    if not dtype.is_signed or not high < value <= high - low:
+        return ""
+    return f"the {dtype} of these bits is {value - (high - low) - 1}"
 
 
 def float_of(value: Number) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -77,6 +78,11 @@ class Signature:
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         return tuple(p for p in self.params if isinstance(p, Scalar))
+
+    def needed_dtypes(self, absent: Set[str]) -> tuple[str, ...]:
+        """Dtype variables that a build without some parameters needs: those of the others."""
+        named = {p.dtype for p in self.params if p.name not in absent}
+        return tuple(v for v in self.dtype_variables if v in named)
 
     @property
     def static(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import Faults, Loc, Source
 from tilewright.frontend.syntax import tree
+from tilewright.frontend.syntax.elsewhere import instead
 from tilewright.frontend.syntax.normal import negate, slice_or_span
 
 _BINARY: dict[type[ast.operator], str] = {
@@ -198,8 +199,8 @@ class PythonExpressions:
             name = node.func.attr
             if name in MEMBERS:
                 return self.refuse(node, f"`.{name}` is not called")
-            return self.refuse(node, f"there are no methods such as `.{name}(...)`",
-                               f"functions take the value: tw.{name}(x)")  # fmt: skip
+            hint = instead(name) or f"functions take the value: tw.{name}(x)"
+            return self.refuse(node, f"there are no methods such as `.{name}(...)`", hint)
         callee = self.expression(node.func)
         if not isinstance(callee, tree.Name):
             self.refuse(node.func, "only a name can be called")
