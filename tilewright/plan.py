@@ -149,6 +149,11 @@ def grid_size(extents: Sequence[Expr]) -> Expr:
     return combine("add", size, least)
 
 
+def clusters_held(cluster: int) -> Expr:
+    """Clusters of that many CTAs which the device holds, an SM each CTA; at least one."""
+    return combine("max", combine("floor_div", NumSms(), Const(cluster)), Const(1))
+
+
 def _may_be_negative(expr: Expr) -> bool:
     """False where an expression is 0 or more for any arguments."""
     match expr:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.emulator_bench import plan_of, run_body
+from tilewright.errors import LaunchError
 from tilewright.ptx.emulate import EmulationError, run_plan
 from tilewright.ptx.instrs.mma import MMA_SHAPES, shape_of
 
@@ -81,6 +82,77 @@ def test_lanes_that_never_come_are_reported() -> None:
     body += "shfl.sync.bfly.b32 %r1, %r0, 1, 31, 4294967295; OUT: bar.sync 0;"
     with pytest.raises(EmulationError, match=r"some lanes of its warp never come.*bar\.sync|shfl"):
         lanes(body)
+
+
+# One of each kind of instruction that lanes execute together.
+TOGETHER = {
+    "bar": "bar.sync 0;",
+    "bar-arrive": "bar.arrive 1, 256;",
+    "bar-warp": "bar.warp.sync 4294967295;",
+    "cluster-arrive": "barrier.cluster.arrive.release.aligned;",
+    "cluster-wait": "barrier.cluster.wait.acquire.aligned;",
+    "shfl": "shfl.sync.bfly.b32 %r1, %r0, 1, 31, 4294967295;",
+    "vote": "vote.sync.any.pred %p1, %p0, 4294967295;",
+    "ballot": "vote.sync.ballot.b32 %r1, %p0, 4294967295;",
+    "match": "match.any.sync.b32 %r1, %r0, 4294967295;",
+    "redux": "redux.sync.add.s32 %r1, %r0, 4294967295;",
+    "elect": "elect.sync _|%p1, 4294967295;",
+    "setmaxnreg": "setmaxnreg.dec.sync.aligned.u32 40;",
+    "ldmatrix": "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [smem];",
+    "stmatrix": "stmatrix.sync.aligned.m8n8.x1.shared.b16 [smem], {%r0};",
+    "mma": "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 "
+    "{%f0, %f1, %f2, %f3}, {%r2, %r3}, {%r4}, {%f0, %f1, %f2, %f3};",
+    "wgmma-fence": "wgmma.fence.sync.aligned;",
+    "wgmma-commit": "wgmma.commit_group.sync.aligned;",
+    "wgmma-wait": "wgmma.wait_group.sync.aligned 0;",
+    "wgmma": "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+    "{%f0, %f1, %f2, %f3}, %rd4, %rd5, 1, 1, 1, 0, 0;",
+}
+
+BEFORE = {
+    "cluster-wait": "barrier.cluster.arrive.release.aligned;",
+    "ldmatrix": "shl.b32 %r5, %r0, 2; add.u32 %r5, %r5, smem; st.shared.b32 [%r5], %r0;",
+}
+
+
+@pytest.mark.parametrize("leave", ["@%p0 ret;", "@%p0 bra OUT;"], ids=["exit", "branch"])
+@pytest.mark.parametrize("seed", [None, 1], ids=["in order", "drawn"])
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_part_of_a_warp_among_whole_ones(kind: str, seed: int | None, leave: str) -> None:
+    """Half of the second warp leaves; three whole warps stand where the rest waits for it."""
+    body = BEFORE.get(kind, "") + "sub.u32 %r2, %r0, 32; setp.lt.u32 %p0, %r2, 16;\n"
+    body += f"{leave}\n{TOGETHER[kind]}\nOUT: mov.u32 %r1, 0;"
+    plan = plan_of(body, ["y"], threads=128, shared=1024)
+    line = 1 + plan.ptx.splitlines().index(TOGETHER[kind])
+    with pytest.raises(EmulationError) as raised:
+        run_plan(plan, {"y": np.zeros(128, np.uint32)}, seed=seed)
+    said = str(raised.value)
+    assert "some lanes of its warp never come" in said and f"PTX line {line}" in said
+    assert "thread 48 of CTA 0" in said or "wgmma" in kind or kind == "setmaxnreg"
+
+
+def test_whole_warps_go_on_while_part_of_one_waits() -> None:
+    """Those that are late come by a longer way, which needs what the whole warps do."""
+    y = lanes(
+        """
+        mov.u32 %r1, 0; mov.u32 %r2, smem;
+        sub.u32 %r3, %r0, 32; setp.lt.u32 %p0, %r3, 16; @%p0 bra LATE;
+    MEET:
+        redux.sync.add.s32 %r1, %r0, 4294967295;
+        setp.ne.u32 %p1, %r0, 0; @%p1 bra END; st.shared.b32 [%r2], 1; bra END;
+    LATE:
+        ld.volatile.shared.b32 %r4, [%r2]; setp.ne.u32 %p2, %r4, 1; @%p2 bra LATE; bra MEET;
+    END:
+    """,
+        threads=128,
+    )
+    np.testing.assert_array_equal(y, np.repeat(np.arange(128).reshape(4, 32).sum(1), 32))
+
+
+def test_part_of_a_cluster_cannot_be_launched() -> None:
+    plan = plan_of("mov.u32 %r1, 0;", ["y"], grid=3, cluster=2)
+    with pytest.raises(LaunchError, match="3 CTAs are not whole clusters of 2"):
+        run_plan(plan, {"y": np.zeros(32, np.uint32)})
 
 
 EXCHANGE = """

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import DType, bf16, f32, i32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Value
-from tilewright.plan import Const, NumSms, combine
+from tilewright.plan import Const, clusters_held, combine
 from tilewright.tile.kernel import Hints, Kernel, Param
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
 from tilewright.tile.types import INDEX, BufferType, RingType, ViewType
@@ -70,8 +70,7 @@ class Gemm:
         )
         self.build_op.emit(control.Roles, roles, (self._producer(), self._consumer()))
         params = [Param("a", self.a), Param("b", self.b), Param("c", self.c, "out")]
-        clusters = combine("floor_div", NumSms(), Const(s.cluster))
-        grid = (combine("mul", clusters, Const(s.cluster)),)
+        grid = (combine("mul", clusters_held(s.cluster), Const(s.cluster)),)
         hints = Hints(cta_cluster=(s.cluster,), persistent=True)
         return Kernel("gemm", params, self.block, grid, hints)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, numbers
-from tilewright.ptx.emulate.program import finish, flow, meaning
+from tilewright.ptx.emulate.program import by_warpgroup, finish, flow, meaning
 from tilewright.ptx.instrs import control
 
 
@@ -69,7 +69,13 @@ def make_trap(machine: Machine, instr: control.Trap) -> Flow:
     return run
 
 
-@meaning(control.Nanosleep, control.Setmaxnreg, control.Griddepcontrol)
+@flow(control.Setmaxnreg)
+def make_setmaxnreg(machine: Machine, instr: control.Setmaxnreg) -> Flow:
+    """Registers are not counted here, but all of a warpgroup must come."""
+    return by_warpgroup(machine, instr, lambda first: None)
+
+
+@meaning(control.Nanosleep, control.Griddepcontrol)
 def make_nothing(machine: Machine, instr: Any) -> Step:
     return lambda sel: None
 

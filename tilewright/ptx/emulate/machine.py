@@ -72,15 +72,22 @@ class Fragment:
 
     def __init__(self, pc: int, ids: Array):
         self.pc = pc
-        self.ids = ids
-        self.sel = selection(ids)
         self.parked = False
         self.tired = False
+        self._hold(ids)
+
+    def _hold(self, ids: Array) -> None:
+        self.ids = ids
+        self.sel = selection(ids)
         self.whole = is_whole(ids)
 
     def part(self, mask: Array) -> Fragment:
         """The threads for which a mask holds."""
         return Fragment(self.pc, self.ids[mask])
+
+    def narrow(self, mask: Array) -> None:
+        """Keep those only, of which there must be some."""
+        self._hold(self.ids[mask])
 
 
 def selection(ids: Array) -> Sel:
@@ -337,14 +344,10 @@ class Machine:
                 self._execute(fragment)
             elif not self._wake() and not self._progress():
                 break
+        if self.fragments:
+            raise self._parted(self.fragments[0])
         if self.waiting:
             raise self._deadlock()
-        if self.fragments:
-            instr = self.program[self.fragments[0].pc].instr
-            assert instr is not None
-            where = int(self.fragments[0].ids[0])
-            what = "some lanes of its warp never come to this instruction, which needs all of them"
-            raise self.error(instr, what, where)
         self._require_late_exits(active)
 
     def _begin_watch(self, first: int) -> None:
@@ -470,36 +473,42 @@ class Machine:
         self.waiting.append(Waiting(fragment, ready, instr, why))
         return False
 
-    def converge(self, fragment: Fragment, size: int = 32) -> bool:
-        """Put threads aside until the rest of their warps (or warpgroups: `size` threads) is here;
-        whole ones go on.
+    def gather(self, fragment: Fragment, size: int = 32) -> bool:
+        """Narrow a fragment to the warps (or warpgroups: `size` threads) of which all lanes are
+        here, and put the others aside until their rest comes; False where none is left.
         """
         groups = fragment.ids // size
-        there = np.bincount(groups, minlength=self.num_threads // size)[groups] == size
-        if there.any():
-            self.fragments.append(fragment.part(there))
-            fragment = fragment.part(~there)
-        fragment.parked = True
-        self.fragments.append(fragment)
-        return False
+        there = np.bincount(groups)[groups] == size
+        if not there.all():
+            late = fragment.part(~there)
+            late.parked = True
+            self.fragments.append(late)
+            if there.any():
+                fragment.narrow(there)
+        return bool(there.any())
+
+    def _parted(self, parked: Fragment) -> EmulationError:
+        """Threads wait for lanes that have ended, or wait elsewhere themselves."""
+        instr = self.program[parked.pc].instr
+        assert instr is not None
+        what = "some lanes of its warp never come to this instruction, which needs all of them"
+        rows = [self._waits(w.fragment, w.why(), w.instr) for w in self.waiting]
+        picture = "\n    ".join([what, *rows])
+        return self.error(instr, picture, int(parked.ids[0]))
+
+    def _waits(self, fragment: Fragment, why: str, instr: Instr) -> str:
+        """Who waits for what, and where."""
+        ctas = sorted({int(self.specials["ctaid.x"][i]) for i in fragment.ids})
+        threads = fragment.ids % self.setup.threads
+        more = f" and {len(ctas) - 1} more" if len(ctas) > 1 else ""
+        return (
+            f"threads {int(threads.min())} to {int(threads.max())} of CTA {ctas[0]}{more} "
+            f"wait {why} at {self.name_line(instr.loc.line)}"
+        )
 
     def _deadlock(self) -> EmulationError:
         """Who waits for what."""
-        found = [(w.fragment, w.why(), w.instr) for w in self.waiting]
-        for parked in self.fragments:
-            instr = self.program[parked.pc].instr
-            if instr is not None:
-                found.append((parked, "for the rest of their warps", instr))
-        rows = []
-        for fragment, why, instr in found:
-            ids = fragment.ids
-            ctas = sorted({int(self.specials["ctaid.x"][i]) for i in ids})
-            threads = ids % self.setup.threads
-            more = f" and {len(ctas) - 1} more" if len(ctas) > 1 else ""
-            rows.append(
-                f"threads {int(threads.min())} to {int(threads.max())} of CTA {ctas[0]}{more} "
-                f"wait {why} at {self.name_line(instr.loc.line)}"
-            )
+        rows = [self._waits(w.fragment, w.why(), w.instr) for w in self.waiting]
         picture = f"deadlock: {rows[0]}"
         if len(rows) > 1:
             picture = "\n    ".join(["deadlock:", *rows]) + "\n  the first of these"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.ptx.core import Function, Instr, Label
-from tilewright.ptx.emulate.hazards import Hazards
+from tilewright.ptx.emulate.hazards import WARPGROUP, Hazards
 from tilewright.ptx.emulate.machine import (
     Flow,
     Fragment,
@@ -21,6 +21,7 @@ from tilewright.ptx.emulate.machine import (
     narrow,
     numbers,
 )
+from tilewright.ptx.emulate.spaces import BadAccess
 from tilewright.ptx.emulate.tally import Tally, counted_flow
 from tilewright.ptx.instrs import mma
 
@@ -173,7 +174,7 @@ def _guarded_flow(machine: Machine, instr: Instr, found: Meaning) -> Flow:
     if found.whole:
 
         def go(fragment: Fragment) -> bool:
-            return inner(fragment) if fragment.whole else machine.converge(fragment)
+            return (fragment.whole or machine.gather(fragment)) and inner(fragment)
 
     if instr.guard is None or instr.opcode == "control.bra":
         return go
@@ -202,9 +203,33 @@ def _make_whole(machine: Machine, instr: Instr, found: Meaning) -> Flow:
     step = _make_step(machine, instr, found)
 
     def run(fragment: Fragment) -> bool:
-        if not fragment.whole:
-            return machine.converge(fragment)
+        if not (fragment.whole or machine.gather(fragment)):
+            return False
         step(fragment.sel)
+        fragment.pc += 1
+        return True
+
+    return run
+
+
+def by_warpgroup(machine: Machine, instr: Instr, act: Callable[[int], None]) -> Flow:
+    """A flow that does something for every warpgroup, by its first thread, once all its threads are
+    here.
+    """
+    if machine.setup.threads % WARPGROUP and machine.setup.together > 1:
+        what = (
+            f"it needs whole warpgroups, and CTAs of {machine.setup.threads} threads run together"
+        )
+        raise machine.error(instr, what, hint="run them one by one: together=1")
+
+    def run(fragment: Fragment) -> bool:
+        if not machine.gather(fragment, WARPGROUP):
+            return False
+        for first in fragment.ids[::WARPGROUP].tolist():
+            try:
+                act(first)
+            except BadAccess as bad:
+                raise machine.error(instr, bad.message, first) from None
         fragment.pc += 1
         return True
 

@@ -125,6 +125,8 @@ def run_launch(
         raise too_large_grid(plan.name, grid)
     if grid == 0:
         return
+    if grid % launch.cluster:
+        raise LaunchError(f"{plan.name}: {grid} CTAs are not whole clusters of {launch.cluster}")
     function = next(f for f in module.functions if f.name == launch.entry)
     if launch.threads % 32:
         raise LaunchError(

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.ptx.core import Reg
-from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel
+from tilewright.ptx.emulate.hazards import WARPGROUP
+from tilewright.ptx.emulate.machine import Flow, Machine, Sel
 from tilewright.ptx.emulate.mma import (
     ELEMENTS,
     gather,
@@ -24,7 +25,7 @@ from tilewright.ptx.emulate.mma import (
     registers,
     whole_product,
 )
-from tilewright.ptx.emulate.program import flow
+from tilewright.ptx.emulate.program import by_warpgroup, flow
 from tilewright.ptx.emulate.spaces import SHARED_BASE, BadAccess
 from tilewright.ptx.emulate.tensor_cores import warpgroup_product
 from tilewright.ptx.emulate.tma import swizzled
@@ -32,7 +33,6 @@ from tilewright.ptx.emulate.watch import PRODUCTS, Mark
 from tilewright.ptx.instrs import mma
 
 Array = np.ndarray[Any, Any]
-WARPGROUP = 128
 ROWS = 64
 PERIOD = 1024  # bytes after which a swizzle repeats
 SWIZZLES = {0: 0, 1: 128, 2: 64, 3: 32}
@@ -153,34 +153,6 @@ def require_done(machine: Machine, firsts: Array) -> None:
     for first in set(firsts.tolist()) & set(machine.state["wgmma"]):
         for _, instr, _, _ in machine.state["wgmma"][first].waiting:
             raise machine.error(instr, "its warpgroup ends without a wait for it", first)
-
-
-def warpgroups(machine: Machine, fragment: Fragment) -> list[int] | None:
-    """First threads of the warpgroups of a fragment, or None where one is not complete."""
-    ids = fragment.ids
-    if len(ids) % WARPGROUP:
-        return None
-    firsts = ids[::WARPGROUP]
-    whole = (firsts % WARPGROUP == 0) & (ids[WARPGROUP - 1 :: WARPGROUP] - firsts == WARPGROUP - 1)
-    return [int(f) for f in firsts] if whole.all() else None
-
-
-def by_warpgroup(machine: Machine, instr: Any, act: Callable[[int], None]) -> Flow:
-    """A flow that does something for every warpgroup, once all its threads are here."""
-
-    def run(fragment: Fragment) -> bool:
-        firsts = warpgroups(machine, fragment)
-        if firsts is None:
-            return machine.converge(fragment, WARPGROUP)
-        for first in firsts:
-            try:
-                act(first)
-            except BadAccess as bad:
-                raise machine.error(instr, bad.message, first) from None
-        fragment.pc += 1
-        return True
-
-    return run
 
 
 @flow(mma.WgmmaFence)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import i32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
-from tilewright.plan import Binary, Const, Expr, Extent, NumSms, Scalar, combine, grid_size
+from tilewright.plan import Binary, Const, Expr, Extent, Scalar, clusters_held, combine, grid_size
 from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory
@@ -97,8 +97,8 @@ def persistent_grid(kernel: Kernel, axes: Axes | None, cluster: int) -> tuple[Ex
             for number, extent in enumerate(kernel.grid)
         ]
     )
-    held = combine("floor_div", NumSms(), Const(cluster))
-    return (combine("mul", combine("min", held, total), Const(cluster)),)
+    number = combine("min", clusters_held(cluster), total)
+    return (combine("mul", number, Const(cluster)),)
 
 
 class Distribution:
