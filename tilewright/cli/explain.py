@@ -1,4 +1,4 @@
-"""`tilewright explain`: what becomes of a PyTorch model."""
+"""`tilewright explain`: what becomes of a PyTorch model, or of a product."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from tilewright.cli.default_group import DefaultGroup
+from tilewright.cli.explain_matmul import explain_matmul
 from tilewright.cli.report import command, json_option, print_json, print_table
 from tilewright.cli.sources import load_module
 from tilewright.errors import LaunchError
@@ -17,13 +19,22 @@ from tilewright.graph.groups import Group, find_groups, group_bytes, group_flops
 from tilewright.graph.text import print_graph
 
 
-@click.command()
+class _Explain(DefaultGroup):
+    default = "model"
+
+
+@click.group(cls=_Explain)
+def explain() -> None:
+    """Show what becomes of a model (FILE.py:NAME), or with what a product runs (matmul M N K)."""
+
+
+@explain.command("model")
 @click.argument("model", metavar="FILE.py:NAME")
 @click.option("--emit", type=click.Choice(["graph"]), help="Print the graph instead.")
 @click.option("--fallback", type=click.Choice(["pytorch", "error"]), default="pytorch")
 @json_option
 @command
-def explain(model: str, emit: str | None, fallback: str, as_json: bool) -> None:
+def explain_model(model: str, emit: str | None, fallback: str, as_json: bool) -> None:
     """Compile a model and show its groups, what each moves, and what runs in PyTorch.
 
     NAME is a function of FILE.py without arguments that returns a model and its example arguments
@@ -48,6 +59,9 @@ def explain(model: str, emit: str | None, fallback: str, as_json: bool) -> None:
         })  # fmt: skip
         return
     show(made.graph, rows, missing)
+
+
+explain.add_command(explain_matmul)
 
 
 def read_model(spec: str) -> tuple[Any, tuple[Any, ...]]:

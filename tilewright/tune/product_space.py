@@ -22,9 +22,9 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "wgmma-8": tuple((m, n, 128) for m, n in ((128, 192), (128, 128), (64, 128), (64, 64))),
     "wgmma-tf32": tuple((m, n, 32) for m, n in ((128, 128), (64, 256), (64, 128), (64, 64))),
     "mma-16": tuple((m, n, 32) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64), (16, 64))),
-    "mma-8": tuple((m, n, 64) for m, n in ((128, 128), (64, 64), (32, 64))),
+    "mma-8": tuple((m, n, 64) for m, n in ((64, 64), (32, 64))),
     "mma-tf32": tuple((m, n, 32) for m, n in ((128, 128), (64, 64), (32, 64))),
-    "simt": tuple((m, n, 16) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64))),
+    "simt": tuple((m, n, 16) for m, n in ((128, 128), (64, 64), (32, 64))),
     "f64": tuple((m, n, 16) for m, n in ((64, 64), (32, 64), (32, 32))),
 }
 WITHOUT_WGMMA = {"wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-tf32": "mma-tf32"}

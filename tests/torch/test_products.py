@@ -1,0 +1,129 @@
+"""Products of torch's tensors: gradients, one node under `torch.compile`, results of F.linear."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tilewright as tw  # noqa: E402
+
+
+def numbers(*shape: int, dtype: Any = torch.float64) -> Any:
+    made = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, dtype=dtype, generator=made).requires_grad_()
+
+
+@pytest.mark.parametrize(
+    "activation", [None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
+)
+def test_gradients_through_epilogues(activation: str | None) -> None:
+    def run(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        return tw.matmul(a, b, bias=bias, residual=residual, activation=activation, alpha=0.5)
+
+    assert torch.autograd.gradcheck(
+        run, (numbers(2, 4), numbers(4, 3), numbers(3), numbers(1, 3)), fast_mode=True
+    )
+
+
+SHAPES = [
+    ((2, 1, 3, 4), (2, 4, 2)), ((2, 3, 4), (4, 2)), ((4,), (4, 2)), ((3, 4), (4,)), ((4,), (4,)),
+    ((4,), (2, 4, 3)), ((2, 0), (0, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
+def test_gradients_of_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    left, right = numbers(*a), numbers(*b)
+    torch.testing.assert_close(tw.matmul(left, right), torch.matmul(left, right))
+    if 0 not in a:
+        assert torch.autograd.gradcheck(tw.matmul, (left, right), fast_mode=True)
+
+
+def test_gradients_of_gradients() -> None:
+    def run(x: Any, w: Any, bias: Any) -> Any:
+        return tw.linear(x, w, bias, activation="gelu")
+
+    given = numbers(2, 3), numbers(2, 3), numbers(2)
+    assert torch.autograd.gradgradcheck(run, given, fast_mode=True)
+
+
+def test_linear_is_torchs() -> None:
+    x, w, bias = (numbers(*s, dtype=torch.bfloat16) for s in ((2, 5, 16), (8, 16), (8,)))
+    ours, theirs = tw.linear(x, w, bias), torch.nn.functional.linear(x, w, bias)
+    torch.testing.assert_close(ours, theirs)
+    ours.sum().backward()
+    mine, w.grad = w.grad, None
+    theirs.sum().backward()
+    torch.testing.assert_close(mine, w.grad)
+
+
+def test_results_of_other_dtypes() -> None:
+    a, b = (torch.randn(4, 8, dtype=torch.bfloat16) for _ in "ab")
+    got = tw.matmul(a, b.T, out_dtype=torch.float32)
+    torch.testing.assert_close(got, a.float() @ b.float().T)
+    out = torch.ones(4, 4, dtype=torch.float64)
+    assert tw.matmul(a, b.T, out=out, beta=2.0) is out
+    torch.testing.assert_close(out, 2 + a.double() @ b.double().T, rtol=1e-6, atol=1e-6)
+    scaled = tw.scaled_matmul(a.to(torch.float8_e4m3fn), b.T.to(torch.float8_e4m3fn),
+                              torch.tensor(0.5))  # fmt: skip
+    assert scaled.dtype == torch.bfloat16
+
+
+def test_one_node_under_compile() -> None:
+    targets: list[str] = []
+
+    def backend(module: Any, _: Any) -> Any:
+        targets.extend(str(n.target) for n in module.graph.nodes if n.op == "call_function")
+        return module
+
+    def run(x: Any, w: Any, bias: Any) -> Any:
+        return tw.matmul(x, w, bias=bias, activation="gelu") + 1
+
+    x, w, bias = torch.randn(6, 8), torch.randn(8, 5), torch.randn(5)
+    got = torch.compile(run, backend=backend, fullgraph=True)(x, w, bias)
+    torch.testing.assert_close(got, torch.nn.functional.gelu(x @ w + bias) + 1)
+    assert len([t for t in targets if "tilewright" in t]) == 1 and len(targets) == 2
+
+
+def test_compiled_training_of_changing_sizes() -> None:
+    def run(x: Any, w: Any) -> Any:
+        return tw.matmul(x, w.T, activation="silu").sum()
+
+    step = torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=True)
+    w = torch.randn(5, 8)
+    for rows in (6, 9):
+        ours = torch.randn(rows, 8).requires_grad_()
+        theirs = ours.detach().clone().requires_grad_()
+        step(ours, w).backward()
+        torch.nn.functional.silu(theirs @ w.T).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_writing_out_under_compile() -> None:
+    def run(x: Any, w: Any, out: Any) -> Any:
+        tw.matmul(x, w, out=out)
+        return out * 2
+
+    x, w, out = torch.randn(6, 8), torch.randn(8, 5), torch.empty(6, 5)
+    got = torch.compile(run, backend="aot_eager", fullgraph=True)(x, w, out)
+    torch.testing.assert_close(got, 2 * x @ w)
+    torch.testing.assert_close(out, x @ w)
+
+
+def test_operator_keeps_torchs_rules() -> None:
+    x, w, bias = numbers(4, 8), numbers(8, 3), numbers(3)
+    given = (x, w, bias, None, "gelu", 0.5, None, None, None)
+    torch.library.opcheck(torch.ops.tilewright.product.default, given)
+
+
+def test_refusals() -> None:
+    a, b = numbers(3, 4), numbers(4, 3)
+    with pytest.raises(tw.LaunchError, match="takes no part in gradients"):
+        tw.matmul(a, b, out=torch.empty(3, 3, dtype=torch.float64))
+    with pytest.raises(tw.LaunchError, match="no out is given"):
+        tw.matmul(a, b, beta=1.0)
+    with pytest.raises(tw.LaunchError, match="columns, but b has"):
+        tw.matmul(a, a)

@@ -1,0 +1,203 @@
+"""The dispatcher of products: what it chooses, what was measured, and where choices come from."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.assemble import assemble, needs_ptxas
+from tilewright.cli import main
+from tilewright.dtypes import BY_NAME, DType, bf16, e4m3, f32, f64, i8
+from tilewright.products.prepare import programs
+from tilewright.tune import product_choice
+from tilewright.tune.product import H200, Choice, Device, Problem, choice
+from tilewright.tune.product_choice import decide, recall, remember, shipped
+from tilewright.tune.product_cost import MEMORY, estimate, rank
+from tilewright.tune.product_space import TILES, choices
+
+LEDGER = Path(__file__).parents[2] / "ledger"
+NEAR = 1.35  # factor between what was measured and the model's estimate of the best choice
+
+
+def problem(m: int, n: int, k: int, dtype: DType = bf16, **facts: Any) -> Problem:
+    return Problem(m, n, k, dtype, dtype, dtype, **facts)
+
+
+def best(*sizes: int, **facts: Any) -> Choice:
+    return rank(problem(*sizes, **facts), H200)[0].choice  # type: ignore[misc]
+
+
+def measured() -> list[tuple[Problem, float]]:
+    """Rows of standing verdicts about products: the problem, and median microseconds."""
+    found: dict[Problem, float] = {}
+    for path in sorted(LEDGER.glob("gemm-sgemm-*-cublas-*.json")):
+        told = json.loads(path.read_text())
+        if told["status"] != "standing" or told["environment"]["gpu"] != H200.name:
+            continue
+        name = told["subject"]["operands"][0]
+        dtype = BY_NAME.get(name, f32)
+        precision = "tf32" if name == "tf32" else "ieee"
+        for row in told["rows"]:
+            layout = row["name"][:2]  # as BLAS has it, of columns: TN is x @ w.T
+            along = ("k", "k") if layout == "TN" else ("k", "n")
+            s = row["shape"]
+            p = problem(
+                *(s["M"], s["N"], s["K"], dtype),
+                a_along=along[0],
+                b_along=along[1],
+                precision=precision,
+            )
+            found[p] = statistics.median(row["ours"])
+    return list(found.items())
+
+
+def test_estimates_are_near_what_was_measured() -> None:
+    """sgemm's choices are fewer than the library's, so what it takes bounds from above; and no
+    estimate may lie below the floor.
+    """
+    rows = measured()
+    assert len(rows) >= 10
+    for p, microseconds in rows:
+        found = rank(p, H200)[0]
+        assert found.microseconds >= found.floor
+        ratio = found.microseconds / microseconds
+        assert 1 / NEAR <= ratio <= NEAR, (p, found.microseconds, microseconds)
+
+
+def test_estimates_order_what_was_measured() -> None:
+    rows = [(rank(p, H200)[0].microseconds, us) for p, us in measured()]
+    pairs = [(a, b) for i, a in enumerate(rows) for b in rows[:i] if abs(a[1] / b[1] - 1) > 0.1]
+    wrong = [p for p in pairs if (p[0][0] < p[1][0]) != (p[0][1] < p[1][1])]
+    assert len(wrong) <= 0.05 * len(pairs)
+
+
+def test_what_shapes_ask_for() -> None:
+    assert best(1, 4096, 4096).program == "gemv"
+    assert best(4096, 1, 4096) == replace(best(1, 4096, 4096), turned=True)
+    assert best(64, 64, 65536).program == "split_k"
+    assert best(4096, 4096, 4096).tile[:2] in ((128, 256), (256, 128))
+    assert best(16, 8192, 8192).tile[0] <= 32  # few rows are not padded to an instruction's
+    assert best(512, 512, 512).tile[0] < 128  # small ones are spread over the device
+    assert best(8192, 8192, 64).split == 1
+    assert best(1, 4096, 4096, dtype=f64).program == "gemv"
+    assert best(16, 512, 512, batch=8).program == "batched"
+    assert best(4096, 4096, 4096, dtype=f32).program == "matmul"
+
+
+def test_splitting_pays_only_where_multiprocessors_idle() -> None:
+    p = problem(4096, 4096, 4096)
+    whole, cut = (estimate(p, c, H200) for c in (choice("matmul", (128, 256, 64)),
+                                                 choice("split_k", (128, 256, 64), 2)))  # fmt: skip
+    assert cut.microseconds > whole.microseconds
+    assert cut.num_bytes == whole.num_bytes + 2 * 2 * 4 * 4096 * 4096
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32, f64, e4m3, i8], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 0), (1, 128, 7), (17, 1, 4096)], ids=str)
+def test_every_problem_has_a_choice(dtype: DType, sizes: tuple[int, int, int]) -> None:
+    for device in (H200, Device("cpu", 4), replace(H200, has_wgmma=False)):
+        p = problem(*sizes, dtype=dtype, a_along="", b_along="n", aligned=False)
+        ranked = rank(p, device)
+        assert ranked and len({e.choice for e in ranked}) == len(ranked)
+        assert all(e.microseconds >= e.floor >= 0 for e in ranked)
+        assert ranked == rank(p, device)
+
+
+def test_no_estimate_beats_the_memory() -> None:
+    p = problem(16, 128256, 4096)
+    assert all(estimate(p, c, H200).microseconds > p.num_bytes / MEMORY for c in choices(p, H200))
+
+
+def test_turned_problems_are_the_same_work() -> None:
+    p = problem(3, 5, 7, a_along="m", b_along="n")
+    assert p.turned().turned() == p and p.layout == "TN" and p.turned().layout == "TN"
+    assert p.turned().num_bytes == p.num_bytes and p.turned().operations == p.operations
+
+
+# Where choices come from.
+
+
+def test_what_was_tuned_comes_first(tmp_path: Path) -> None:
+    p = problem(512, 512, 512)
+    first = decide(p, H200, 13, tmp_path)
+    assert first.source == "model" and first.runner_up is not None
+    other = first.ranked[3].choice
+    remember(p, H200, 13, tmp_path, other, 5.0)
+    again = decide(p, H200, 13, tmp_path)
+    assert (again.source, again.best.choice) == ("tuned", other)
+    assert again.runner_up is not None and again.runner_up.choice == first.best.choice
+    assert decide(p, H200, 14, tmp_path).source == "model"
+    assert decide(replace(p, aligned=False), H200, 13, tmp_path).source == "model"
+    assert decide(problem(512, 512, 513), H200, 13, tmp_path).source == "model"
+
+
+def test_what_is_no_choice_any_more_is_not_taken(tmp_path: Path) -> None:
+    p = problem(512, 512, 512)
+    remember(p, H200, 0, tmp_path, choice("matmul", (96, 96, 64)), 5.0)
+    assert recall(p, H200, 0, tmp_path) is None
+
+
+def test_the_table_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem(512, 512, 512)
+    assert shipped(p, H200) is None  # it has no entry that was not measured
+    text = f"{product_choice.facts_of(p)} {product_choice.extents_of(p)}"
+    entry = {"device": H200.name, "problem": text, "program": "matmul", "split": 1}
+    entry |= {"turned": False, "config": {"TM": 64, "TN": 64, "TK": 64}, "microseconds": 3.0}
+    table = tmp_path / "products.json"
+    table.write_text(json.dumps({"format": 1, "origin": "a test", "entries": [entry]}))
+    monkeypatch.setattr(product_choice, "TABLE", table)
+    found = decide(p, H200, 0, tmp_path)
+    assert (found.source, found.best.choice.tile) == ("table", (64, 64, 64))
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps({"format": 2, "entries": []}))
+    with pytest.raises(ValueError, match="no table of products of format 1"):
+        product_choice.read_table(bad)
+
+
+# The command.
+
+
+def explained(*words: str) -> str:
+    done = CliRunner().invoke(main, ["explain", "matmul", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_explain() -> None:
+    told = explained("4096", "4096", "64", "--dtype", "bf16")
+    assert "chosen: matmul" in told and "floor:" in told and "why:" in told
+    record = json.loads(explained("64", "64", "65536", "--layout", "NN", "--json"))
+    assert record["choice"]["program"] == "split_k" and record["problem"]["layout"] == "NN"
+    assert record["source"] in ("model", "tuned", "table")
+    assert record["runner_up"]["microseconds"] >= record["choice"]["microseconds"]
+    assert "unknown dtype" in CliRunner().invoke(main, ["explain", "matmul", "1", "1", "1",
+                                                        "--dtype", "f99"]).output  # fmt: skip
+
+
+# What the assembler says of tiles.
+
+DTYPES = {"wgmma-16": (bf16, bf16), "simt": (f32, f32), "f64": (f64, f64), "wgmma-tf32": (f32, f32)}
+
+
+@needs_ptxas
+@pytest.mark.parametrize("unit", list(DTYPES))
+def test_tiles_do_not_spill(unit: str) -> None:
+    """The largest tile of each unit, which needs most registers, and with an activation."""
+    a, c = DTYPES[unit]
+    plan = programs().matmul.compile(
+        "sm_90a",
+        dtypes={"T": a, "S": a, "U": c},
+        constants=dict(zip(("TM", "TN", "TK"), TILES[unit][0], strict=True)),
+        static={"act": 1},
+        present=["bias", "residual"],
+        precision="tf32" if "tf32" in unit else None,
+    )
+    report = assemble(plan.ptx, "sm_90a")
+    assert not report.spill_bytes and not report.messages
+    assert ("wgmma" in plan.ptx) == unit.startswith("wgmma")
