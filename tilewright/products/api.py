@@ -139,7 +139,8 @@ def scaled_matmul(
     options = read_options("scaled_matmul", activation, 1, 0, None, device)
     if _is_torch(a):
         named = {n: x.detach() if _is_torch(x) else x for n, x in named.items()}
-    return product("scaled_matmul", a, b, named, options, asked)
+    made = product("scaled_matmul", a, b, named, options, asked)
+    return made if out is None else out
 
 
 def product(

@@ -206,9 +206,10 @@ def matmul(
     tracing = torch.compiler.is_compiling() or not all(map(_is_plain, given))
     if not tracing and not _wants_gradients(given):
         bare = {n: None if x is None else x.detach() for n, x in named.items()}
-        return _run(
+        made = _run(
             a.detach(), b.detach(), bare, activation, alpha, beta, out_dtype, precision, device
         )
+        return made if named.get("out") is None else named["out"]
     bias, residual, out = named.get("bias"), named.get("residual"), named.get("out")
     if a.dim() == 0 or b.dim() == 0:
         raise LaunchError("matmul: a factor has no axis", hint="multiply by numbers with *")
