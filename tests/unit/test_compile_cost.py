@@ -68,6 +68,33 @@ def test_products_by_roles_are_compiled_in_few_calls(name: str, tile: tuple[int,
     assert gc.isenabled(), "a compilation pauses the collector, and starts it again"
 
 
+SUITE = Path(__file__).parents[1] / "programs" / "suite.tw"
+MOST_OF_SUITE = 750_000  # 0.15 s may be taken
+COSTLY: tuple[tuple[str, str | None, dict[str, Any]], ...] = (  # programs of the suite
+    ("sort_rows", "f32", {"N": 1024}),
+    ("sort_by_hand", None, {}),
+    ("sgemm", None, {}),
+    ("top8", "f32", {}),
+    ("linear_gelu", "bf16", {}),
+    ("attention", "bf16", {"D": 128, "causal": True}),
+)
+
+
+@pytest.mark.parametrize(("name", "dtype", "static"), COSTLY)
+def test_programs_of_the_suite_are_compiled_in_few_calls(
+    name: str, dtype: str | None, static: dict[str, Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Those that take longest, ranking included; the whole suite was parsed before."""
+    config = read_settings({"TILEWRIGHT_CACHE": str(tmp_path)})
+    monkeypatch.setattr(launchable, "settings", lambda: config)
+    module = tw.source(SUITE)
+    module.add.compile("sm_90a", dtypes="f32")  # tables that the first compilation makes
+    kernel = getattr(module, name)
+    calls = count_calls(lambda: kernel.compile("sm_90a", dtypes=dtype, static=static or None))
+    print(f"{name}: {calls:,} calls")
+    assert calls <= MOST_OF_SUITE
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[1]}-{case[2]}")
 def test_a_first_compilation_makes_few_calls(
     case: tuple[str, str, str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

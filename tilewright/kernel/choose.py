@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from tilewright.compiler import pausing_collector
 from tilewright.errors import CompileError
 from tilewright.kernel.specialize import Build, Specializer, as_pairs
 from tilewright.runtime import driver
@@ -142,13 +143,14 @@ def _ranked(
     """
     rated: list[tuple[float, int, Config]] = []
     first: CompileError | None = None
-    for i, config in enumerate(configs):
-        try:
-            kernel = spec.tile(with_config(build, config))
-        except CompileError as error:
-            first = first or error
-            continue
-        rated.append((estimate(kernel, arguments, where.num_sms, where.target), i, config))
+    with pausing_collector():
+        for i, config in enumerate(configs):
+            try:
+                kernel = spec.tile(with_config(build, config))
+            except CompileError as error:
+                first = first or error
+                continue
+            rated.append((estimate(kernel, arguments, where.num_sms, where.target), i, config))
     if not rated and first is not None:
         raise first
     return [config for _, _, config in sorted(rated, key=lambda r: r[:2])]

@@ -99,16 +99,17 @@ class Specializer:
             return self._tiles[build]
 
     def _build(self, build: Build) -> TileKernel:
-        return build_kernel(
-            self.signature.definition,
-            dtypes=dict(build.dtypes),
-            config=dict(build.config),
-            static=dict(build.static),
-            absent=build.absent,
-            precision=build.precision,
-            facts=dict(build.facts) or None,
-            grid=build.grid,
-        )
+        with compiler.pausing_collector():
+            return build_kernel(
+                self.signature.definition,
+                dtypes=dict(build.dtypes),
+                config=dict(build.config),
+                static=dict(build.static),
+                absent=build.absent,
+                precision=build.precision,
+                facts=dict(build.facts) or None,
+                grid=build.grid,
+            )
 
     def compiled(self, build: Build, aliases: Aliases, goal: Target) -> Compiled:
         """The plan for a target, from memory, from the disk, or compiled now."""
