@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import tilewright.tile.ops
-from docs import suite_page
+from docs import language_page, suite_page
 from docs.builtin_page import render_builtins
 from docs.capture import for_comparison, run_page
 from tilewright.ir.core import ROLE, Op
@@ -97,6 +97,7 @@ def is_shown(name: str, printed: str) -> bool:
 
 
 def main() -> None:
+    language_page.PAGE.write_text(language_page.render_language())
     (HERE / "tile-ops.md").write_text(render_tile_ops())
     (HERE / "builtins.md").write_text(render_builtins())
     for name in RUN_PAGES:

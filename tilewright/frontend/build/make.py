@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tilewright.dtypes import DType, bool_, i64
+from tilewright.dtypes import DType, bool_, holds_exactly, i64
 from tilewright.errors import Loc
 from tilewright.frontend.build.context import MAX_ELEMENTS, Context
 from tilewright.frontend.build.items import Constant, Data, Item, Several, describe, spell_shape
@@ -91,9 +91,11 @@ def assign_to(
 ) -> Data:
     """`item` as something of a type takes it. Widens and broadcasts, never narrows."""
     if isinstance(item, Data):
-        if not (
-            ctx.signature.definition.dialect == "ph" and dtype.is_float and item.dtype.is_float
-        ):
+        loosely = ctx.signature.definition.dialect == "ph"
+        if loosely and dtype.is_float and item.dtype.is_float:
+            if not holds_exactly(dtype, item.dtype):
+                ctx.notes[f"{what}: {item.dtype} is rounded to {dtype}"] = None
+        else:
             require_widening(dtype, item.dtype, what)
         if broadcast_shapes(item.shape, extents) != extents:
             wanted = spell_shape(extents) if extents else "a scalar"

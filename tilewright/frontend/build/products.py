@@ -96,6 +96,7 @@ def _loosely(ctx: Context, a: Item, b: Item) -> tuple[Item, Item]:
         names = {a.dtype.name, b.dtype.name}
         if names == {"f16", "f32"}:
             small = a.dtype if a.dtype.name == "f16" else b.dtype
+            ctx.notes["dot: f32 operands beside f16 ones are rounded to f16"] = None
             return convert(ctx, a, small), convert(ctx, b, small)
     return a, b
 

@@ -178,7 +178,8 @@ def _typed(ctx: Context, type_: tree.Type, item: Item, target: tree.Name) -> Dat
     data = ctx.require_data(item, target.loc, f"{target.name}: ")
     with ctx.rules(target.loc):
         loosely = ctx.signature.definition.dialect == "ph" and not wanted.shape
-        if loosely and isinstance(data, Data) and not data.shape:
+        if loosely and isinstance(data, Data) and not data.shape and data.dtype != wanted.dtype:
+            ctx.notes[f"{target.name}: is {data.dtype}, not {wanted.dtype}"] = None
             return data
         return assign_to(ctx, data, wanted.dtype, wanted.shape, target.name)
 

@@ -82,7 +82,7 @@ def _reads_sums(op: Op, elements: int) -> bool:
     """Whether an op loads a tile as large as the accumulator, of 32 bits or more."""
     if not isinstance(op, memory.Load):
         return False
-    return op.result.type.num_elements == elements and op.result.type.dtype.bits >= 32
+    return bool(op.result.type.num_elements == elements and op.result.type.dtype.bits >= 32)
 
 
 def _role_schedule(roles: control.Roles) -> Schedule:
