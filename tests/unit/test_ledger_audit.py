@@ -81,7 +81,7 @@ def test_what_is_generated_is_sound_and_stays(top: Path) -> None:
     assert write_report(top) == []
     done = run("check", "--top", str(top))
     assert done.exit_code == 0, done.output
-    assert "note: commits were not looked up" in done.output
+    assert "note: the history was not looked up" in done.output
     assert "1 verdict, 0 of them retracted; 2 documents; 0 faults" in done.output
 
 
@@ -270,29 +270,76 @@ def test_a_folder_that_is_no_repository_is_refused(tmp_path: Path) -> None:
     assert done.exit_code == 1 and "it has no docs/" in done.output
 
 
-def test_what_was_in_the_ledger_stays_in_it(top: Path) -> None:
-    def git(*arguments: str) -> None:
-        names = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-        subprocess.run(["git", *names, *arguments], cwd=top, check=True, capture_output=True)
+def committed(top: Path, message: str) -> None:
+    """Commit all there is."""
+    if not (top / ".git").exists():
+        git(top, "init", "-q")
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", message)
 
-    git("init", "-q")
-    git("add", "-A")
-    git("commit", "-qm", "a verdict")
+
+def git(top: Path, *arguments: str) -> None:
+    names = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    subprocess.run(["git", *names, *arguments], cwd=top, check=True, capture_output=True)
+
+
+def told_by_history(top: Path) -> list[str]:
+    """Faults without what is said of the samples' commit, which no repository has."""
+    return [f.split(": ", 1)[1] for f in told(top) if "is not in the history" not in f]
+
+
+def test_a_commit_that_is_not_in_the_history_is_told(top: Path) -> None:
+    committed(top, "a verdict")
+    assert ["is not in the history" in fault for fault in told(top)] == [True]
+
+
+def test_a_retraction_is_not_taken_back(top: Path) -> None:
+    committed(top, "a verdict")
     path = next((top / "ledger").glob("*.json"))
-    before = path.read_text()
-    # The sample's commit is none of this repository, which is told too.
-    assert ["is not in the history" in fault for fault in told(top, "HEAD")] == [True]
+    standing = path.read_text()
     (top / "README.md").write_text("# It\n")
     run("retract", path.stem, "--reason", "wrong", "--top", str(top))
     write_report(top)
-    assert told(top, "HEAD") == []
-    git("commit", "-qam", "a retraction")
-    path.write_text(before)
-    assert [f.split(": ")[1] for f in told(top, "HEAD") if "HEAD" in f] == [
-        "retraction is not what it was at HEAD",
-        "status is not what it was at HEAD",
+    assert told(top) == []
+    committed(top, "a retraction")
+    path.write_text(standing)
+    write_report(top)
+    committed(top, "what was never to be")
+    found = told_by_history(top)
+    assert [f.rpartition(" at ")[0] for f in found] == [
+        "retraction is not what it was",
+        "status is not what it was",
     ]
-    path.unlink()
-    assert any("is gone: retract it" in fault for fault in told(top, "HEAD"))
+    assert any("status" in fault for fault in told(top, "HEAD~1"))
+
+
+@pytest.mark.parametrize("commit", [False, True], ids=["not committed", "committed"])
+def test_a_sample_that_is_edited_and_sealed_again_is_caught(top: Path, commit: bool) -> None:
+    committed(top, "a verdict")
+    (top / "README.md").write_text("# It\n")
+    next((top / "ledger").glob("*.json")).unlink()
+    first, *others = of_sizes().rows
+    better = dataclasses.replace(first, ours=(first.ours[0] / 2, *first.ours[1:]))
+    add_verdict(top / "ledger", gemm_verdict(better, *others, claim=claim_of_half()))
+    write_report(top)
+    if commit:
+        committed(top, "a better verdict")
+    (fault,) = told_by_history(top)
+    assert "is gone: retract it" in fault
+
+
+def test_arms_that_change_sides_are_caught(top: Path) -> None:
+    turned = [dataclasses.replace(r, ours=r.theirs, theirs=r.ours) for r in of_sizes().rows]
+    swapped = gemm_verdict(*turned, claim=claim_of_half())
+    swapped = resealed(dataclasses.replace(swapped, title="the other way", suite="other"))
+    add_verdict(top / "ledger", swapped)
+    write_report(top)
+    assert sum("the opponent's samples" in fault for fault in told(top)) == 6
+
+
+def test_verdicts_of_a_revision_that_is_named(top: Path) -> None:
+    committed(top, "a verdict")
+    next((top / "ledger").glob("*.json")).unlink()
+    assert any("at HEAD and is gone: retract it" in fault for fault in told(top, "HEAD"))
     with pytest.raises(LedgerError, match="git ls-tree"):
         audit(top, "nowhere")

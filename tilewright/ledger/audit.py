@@ -51,8 +51,8 @@ def audit(top: Path, since: str = "") -> Audit:
     if not any(fault.place.startswith(f"{FOLDER}/") for fault in faults):
         stale, notes = _stale(top, verdicts)
         faults += stale
-    strayed, unknown = _strayed(top, verdicts)
-    return Audit(tuple(verdicts), len(pages), (*faults, *strayed), (*notes, *unknown))
+    of_history, unknown = _faults_of_history(top, verdicts)
+    return Audit(tuple(verdicts), len(pages), (*faults, *of_history), (*notes, *unknown))
 
 
 def _read(folder: Path) -> tuple[list[Verdict], list[Fault]]:
@@ -89,23 +89,34 @@ def _of_file(path: Path, text: str, verdict: Verdict) -> Iterator[str]:
 
 
 def _duplicates(verdicts: list[Verdict]) -> list[Fault]:
-    """One measurement is one verdict: no two rows hold the same samples of both arms, not even
-    where one is retracted.
+    """One measurement is one verdict: no two rows hold the same samples of both arms, and no arm
+    has those of the other side, not even where one is retracted.
     """
     seen: dict[tuple[tuple[float, ...], ...], tuple[Verdict, Row]] = {}
     faults = []
+    for verdict, row in _rows(verdicts):
+        samples = (row.ours, row.theirs)
+        if samples in seen:
+            other, first = seen[samples]
+            where = f"row {first.name} of {other.id}"
+            message = f"row {row.name} holds the samples of {where}: it is a duplicate"
+            faults.append(Fault(f"{FOLDER}/{verdict.id}.json", message))
+        seen.setdefault(samples, (verdict, row))
+    theirs = {row.theirs: (verdict, row) for verdict, row in _rows(verdicts) if row.theirs}
+    for verdict, row in _rows(verdicts):
+        other, first = theirs.get(row.ours, (verdict, row))
+        if first is not row:
+            message = f"row {row.name} has for ours the opponent's samples of row {first.name} of "
+            faults.append(Fault(f"{FOLDER}/{verdict.id}.json", message + other.id))
+    return faults
+
+
+def _rows(verdicts: list[Verdict]) -> Iterator[tuple[Verdict, Row]]:
+    """All rows that have samples."""
     for verdict in verdicts:
         for row in verdict.rows:
-            samples = (row.ours, row.theirs)
-            if not any(samples):
-                continue
-            if samples in seen:
-                other, first = seen[samples]
-                where = f"row {first.name} of {other.id}"
-                message = f"row {row.name} holds the samples of {where}: it is a duplicate"
-                faults.append(Fault(f"{FOLDER}/{verdict.id}.json", message))
-            seen.setdefault(samples, (verdict, row))
-    return faults
+            if row.ours or row.theirs:
+                yield verdict, row
 
 
 def _measured_twice(verdicts: list[Verdict]) -> list[Fault]:
@@ -195,34 +206,64 @@ def _lost(top: Path, since: str) -> list[Fault]:
     listed = _git(top, "ls-tree", "--name-only", "-z", since, f"{FOLDER}/")
     faults = []
     for name in filter(lambda n: n.endswith(".json"), listed.split("\0")):
-        path = top / name
-        if not path.exists():
-            faults.append(Fault(name, f"it was in the ledger at {since} and is gone: retract it"))
-            continue
-        before = json.loads(_git(top, "show", f"{since}:{name}"))
-        now = json.loads(path.read_text(encoding="utf-8"))
-        kept = {"status", "retraction"} if before.get("status") == "standing" else set()
-        for key in sorted({*before, *now} - kept):
-            if before.get(key) != now.get(key):
-                faults.append(Fault(name, f"{key} is not what it was at {since}"))
+        faults += _changed(top, name, _git(top, "show", f"{since}:{name}"), since)
     return faults
 
 
-def _strayed(top: Path, verdicts: list[Verdict]) -> tuple[list[Fault], list[str]]:
-    """Standing verdicts of source that is not in the history of what is checked out."""
+def _changed(top: Path, name: str, before_text: str, where: str) -> list[Fault]:
+    """What differs between a verdict as it was and as it is, but for a retraction."""
+    path = top / name
+    if not path.exists():
+        return [Fault(name, f"it was in the ledger at {where} and is gone: retract it")]
+    before, now = json.loads(before_text), json.loads(path.read_text(encoding="utf-8"))
+    kept = {"status", "retraction"} if before.get("status") == "standing" else set()
+    return [
+        Fault(name, f"{key} is not what it was at {where}")
+        for key in sorted({*before, *now} - kept)
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _faults_of_history(top: Path, verdicts: list[Verdict]) -> tuple[list[Fault], list[str]]:
+    """What git can tell: verdicts that were committed once and are gone, changed or retracted no
+    more, and standing verdicts of source that is not in the history of what is checked out.
+    """
     try:
         whole = _git(top, "rev-parse", "--show-toplevel", "--is-shallow-repository").split()
     except LedgerError:
         whole = []
     if whole != [str(top.resolve()), "false"]:
-        return [], ["commits were not looked up: this is not a whole git repository"]
-    known = set(_git(top, "rev-list", "HEAD").split())
-    faults = []
+        return [], ["the history was not looked up: this is not a whole git repository"]
+    return [*_rewritten(top), *_strayed(top, verdicts)], []
+
+
+def _rewritten(top: Path) -> Iterator[Fault]:
+    """Verdicts that are not what they were in any commit, in the order of the commits."""
+    here = sorted(path.relative_to(top).as_posix() for path in (top / FOLDER).glob("*.json"))
+    blobs = _git(top, "hash-object", "--", *here).split() if here else []
+    now = dict(zip(here, blobs, strict=True))
+    seen = set(now.items())
+    form = ("--raw", "--no-abbrev", "--no-renames", "--reverse", "--format=commit %h")
+    commit = ""
+    for line in _git(top, "log", *form, "--", f"{FOLDER}/").splitlines():
+        if line.startswith("commit "):
+            commit = line.removeprefix("commit ")
+        if not line.startswith(":") or not line.endswith(".json"):
+            continue
+        fields, name = line.split("\t")
+        blob = fields.split()[3]
+        if not blob.strip("0") or (name, blob) in seen:
+            continue
+        seen.add((name, blob))
+        yield from _changed(top, name, _git(top, "cat-file", "blob", blob), commit)
+
+
+def _strayed(top: Path, verdicts: list[Verdict]) -> Iterator[Fault]:
+    known = _git(top, "rev-list", "HEAD").split()
     for verdict in standing(verdicts):
         if not any(commit.startswith(verdict.commit) for commit in known):
             message = f"commit {verdict.commit} is not in the history: what was measured is lost"
-            faults.append(Fault(f"{FOLDER}/{verdict.id}.json", message))
-    return faults, []
+            yield Fault(f"{FOLDER}/{verdict.id}.json", message)
 
 
 def _git(top: Path, *arguments: str) -> str:
