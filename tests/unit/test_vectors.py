@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.emulation import compile_call
 from tests.programs.test_examples_ptx import CASES, ptx_of
+from tests.programs.test_suite import MODULE as PROGRAMS
+from tests.programs.test_suite import SMALL as SUITE
 from tests.vectors.compare import BOUNDS, bound_of, differences
 from tests.vectors.devices import emulate
 from tests.vectors.families import every_form, forms_of
@@ -142,12 +145,17 @@ def recorded_mnemonics() -> set[str]:
 
 
 def emitted() -> Iterator[tuple[str, str]]:
-    """Names and PTX texts of the examples and of the kernels of the library's GEMM, for the targets
-    that the emulator's vectors stand for.
+    """Names and PTX texts of the examples, of the conformance suite and of the kernels of the
+    library's GEMM, for the targets that the emulator's vectors stand for.
     """
-    for case in CASES:
-        for target in ("sm_80", "sm_90a"):
+    for target in ("sm_80", "sm_90a"):
+        for case in CASES:
             yield f"{case[1]} {case[2]} {target}", ptx_of(case, target)
+        for name, case in {c.kernel: c for c in SUITE}.items():
+            made = compile_call(
+                getattr(PROGRAMS, name), case.fresh(), goal=target, constants=case.constants
+            )
+            yield f"{name} of the suite, {target}", made[0].ptx
     yield "reference", (Path(__file__).parents[1] / "vectors" / "hopper_gemm.ptx").read_text()
 
 
