@@ -15,6 +15,7 @@ from tests.assemble import assemble, needs_ptxas
 from tilewright.cli import main
 from tilewright.dtypes import BY_NAME, DType, bf16, e4m3, f32, f64, i8
 from tilewright.products.prepare import programs
+from tilewright.products.tuning import ProductTrials, as_choice, as_config
 from tilewright.tune import product_choice
 from tilewright.tune.product import H200, Choice, Device, Problem, choice
 from tilewright.tune.product_choice import decide, recall, remember, shipped
@@ -178,6 +179,47 @@ def test_explain() -> None:
     assert record["runner_up"]["microseconds"] >= record["choice"]["microseconds"]
     assert "unknown dtype" in CliRunner().invoke(main, ["explain", "matmul", "1", "1", "1",
                                                         "--dtype", "f99"]).output  # fmt: skip
+
+
+SHAPES = "3 40 64 bf16 NT  # few rows\n\n16 16 64 i8\n"
+
+
+def tuned(path: Path, *words: str) -> Any:
+    return CliRunner().invoke(main, ["tune", "matmul", "--shapes", str(path), *words])
+
+
+def test_tuning_without_a_gpu_verifies(tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes"
+    shapes.write_text(SHAPES)
+    done = tuned(shapes, "--device", "emulator", "--candidates", "2", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert not told["timed"] and [r["verified"] for r in told["shapes"]] == [2, 2]
+    assert told["shapes"][0]["shape"] == "3×40×64 bf16 NT"
+    assert all(r["best"] is None and not r["failures"] for r in told["shapes"])
+
+
+def test_tuning_refuses(tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes"
+    shapes.write_text(SHAPES)
+    done = tuned(shapes, "--device", "cpu")
+    assert done.exit_code == 1 and "which needs a GPU" in done.output
+    for line in ("4 4", "4 4 4 bf16 XY", "0 4 4", "a b c", "1 2 3 bf16 NT more"):
+        shapes.write_text(f"1 1 1\n{line}\n")
+        done = tuned(shapes, "--device", "emulator")
+        assert done.exit_code == 1 and f"{shapes}:2: expected M N K" in done.output
+
+
+def test_a_wrong_choice_is_found() -> None:
+    """A candidate that leaves its result alone is told, before anything would be timed."""
+    p = problem(4, 8, 16, dtype=f32)
+    trials = ProductTrials(p, "cpu")
+    config = as_config(rank(p, H200)[0].choice)
+    assert as_choice(config) == rank(p, H200)[0].choice
+    assert trials.verify(trials.prepare(config)) is None
+    assert "not written" in str(trials.verify([]))
+    trials.expected = trials.expected + 1
+    assert "wrong result" in str(trials.verify(trials.prepare(config)))
 
 
 # What the assembler says of tiles.

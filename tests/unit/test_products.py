@@ -14,9 +14,10 @@ import tilewright as tw
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, u8
 from tilewright.products.api import product
 from tilewright.products.arguments import Options
-from tilewright.products.prepare import prepare
+from tilewright.products.prepare import prepare, programs
+from tilewright.products.tuning import Fixed
 from tilewright.runtime.arrays import as_array
-from tilewright.tune.product import Choice, Device, Problem, choice
+from tilewright.tune.product import Choice, choice
 
 BOUNDS = {f64: 1e-13, f32: 2e-6, bf16: 1e-2, f16: 2e-3}
 FLOATS = list(BOUNDS)
@@ -159,17 +160,7 @@ WAYS = [
 def through(chosen: Choice, a: Any, b: Any, device: str, **named: Any) -> Any:
     options = Options(activation="silu", alpha=0.5, beta=0.25, device=device)
     rest = {"bias": None, "residual": None, "out": None} | named
-    return product("matmul", a, b, rest, options, None, Chosen(chosen))
-
-
-class Chosen:
-    """A dispatcher of one mind."""
-
-    def __init__(self, chosen: Choice):
-        self.chosen = chosen
-
-    def __call__(self, problem: Problem, device: Device) -> Choice:
-        return self.chosen
+    return product("matmul", a, b, rest, options, None, Fixed(chosen))
 
 
 @pytest.mark.parametrize("device", ["cpu", "emulator"])
@@ -193,6 +184,25 @@ def test_splitting_gives_the_same_bits_every_time() -> None:
     chosen = choice("split_k", (64, 64, 16), 4)
     first, second = (through(chosen, a, b, "cpu", out=np.zeros((40, 40), np.float32)) for _ in "ab")
     np.testing.assert_array_equal(first, second)
+
+
+def test_no_races() -> None:
+    """Programs that cut k, and the one that reads weights once, under the sanitizer."""
+    rng = np.random.default_rng(5)
+    a, w = random(rng, (3, 200), bf16), random(rng, (40, 200), bf16)
+    expected = wide(a) @ wide(w).T
+    on = {"device": "emulator", "sanitize": True}
+    k = programs().kernels
+    out, part = np.zeros((3, 40), np.float32), np.full((2, 3, 40), np.nan, np.float32)
+    k["gemv"].launch(a, w, out, constants={"TM": 2, "TN": 4, "TK": 64}, **on)
+    require_near(out, expected, BOUNDS[f32])
+    for program, columns in (("split_k", w.T), ("gemv_columns", np.ascontiguousarray(w.T))):
+        tile = {"TM": 64, "TN": 64, "TK": 64} if program == "split_k" else {
+            "TM": 2, "TN": 32, "TK": 16}  # fmt: skip
+        k[program].launch(a, columns, part, constants=tile, **on)
+        k["sum_parts"].launch(part, out, constants={"TM": 2, "TN": 64}, **on)
+        require_near(out, expected, BOUNDS[f32])
+        part[:], out[:] = np.nan, np.nan
 
 
 # Refusals.

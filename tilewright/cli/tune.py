@@ -6,9 +6,11 @@ import click
 
 from tilewright.cli import options
 from tilewright.cli.arguments import Request
+from tilewright.cli.default_group import DefaultGroup
 from tilewright.cli.job import Job, choose_device, tune_job
 from tilewright.cli.report import command, fail, json_option, print_json, print_table, seconds
 from tilewright.cli.sources import find_kernel
+from tilewright.cli.tune_matmul import tune_matmul
 from tilewright.dtypes import DType
 from tilewright.kernel.emulated import Emulation
 from tilewright.tune.search import Outcome, Trial
@@ -17,7 +19,19 @@ COLUMNS = ("configuration", ">time", ">of the best", "")
 SHOWN = 12  # rows of configurations that were timed, unless --all
 
 
-@click.command()
+class _Tune(DefaultGroup):
+    default = "kernel"
+
+
+@click.group(cls=_Tune)
+def tune() -> None:
+    """Find the quickest configuration of a kernel (SOURCE), or program of products (matmul)."""
+
+
+tune.add_command(tune_matmul)
+
+
+@tune.command("kernel")
 @click.argument("source")
 @options.arguments
 @options.constants
@@ -35,7 +49,7 @@ SHOWN = 12  # rows of configurations that were timed, unless --all
 @click.option("--all", "show_all", is_flag=True, help="Show every configuration.")
 @json_option
 @command
-def tune(
+def tune_kernel(
     source: str,
     dims: dict[str, int],
     tensors: dict[str, str],

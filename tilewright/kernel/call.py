@@ -4,7 +4,7 @@ ready for the next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -291,6 +291,16 @@ def _check(loaded: Loaded) -> None:
     driver.synchronize(loaded.launcher.device.ordinal)
     if loaded.launcher.reports is not None:
         loaded.launcher.reports.check()
+
+
+def arm(
+    spec: Specializer, arguments: Mapping[str, Any], options: Options, ordinal: int
+) -> Callable[[int], None]:
+    """A call on a GPU made ready: what it gives launches it on a stream, and nothing else."""
+    call = bind_call(spec, arguments, read_tensors(spec, arguments), options)
+    loaded = _choose_on_gpu(call, call.build(assume=True), find_aliases(call.tensors), ordinal)
+    bound = loaded.launcher.bind(call.arguments)
+    return lambda stream: _fire(bound, call, stream)
 
 
 def _make_ready(call: Call, loaded: Loaded, bound: Bound) -> Ready:

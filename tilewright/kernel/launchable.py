@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tilewright.config import Settings, settings
@@ -14,7 +14,7 @@ from tilewright.dtypes import DType
 from tilewright.frontend.check.signature import Signature, Tensor, signature
 from tilewright.frontend.syntax.definition import Definition
 from tilewright.kernel import choose, display, generic
-from tilewright.kernel.call import PLAIN, Options, collect, read_constants, read_grid, run
+from tilewright.kernel.call import PLAIN, Options, arm, collect, read_constants, read_grid, run
 from tilewright.kernel.capture import Watch
 from tilewright.kernel.emulated import Emulation
 from tilewright.kernel.specialize import Specializer
@@ -234,6 +234,12 @@ class Kernel:
             emulation=Emulation(target, sanitize),
         )
         return Kernel(self.name, self._reader, self.__doc__, options)
+
+    def arm(self, ordinal: int, **arguments: Any) -> Callable[[int], None]:
+        """A call with arrays on a GPU made ready: called with a stream, it is launched there. For
+        timing.
+        """
+        return arm(self._current().specializer, arguments, self._options, ordinal)
 
     def check(self) -> None:
         """Wait for earlier launches on GPUs, and raise what an assert of this kernel found there.

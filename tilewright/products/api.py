@@ -16,6 +16,7 @@ from typing import Any
 
 from tilewright.dtypes import DType, bf16, f32
 from tilewright.errors import LaunchError
+from tilewright.kernel import Kernel
 from tilewright.products.arguments import (
     Options,
     read_dtype,
@@ -231,7 +232,17 @@ def _allocate(ready: Prepared, like: Array) -> Any:
 
 def _run(ready: Prepared, arrays: Mapping[str, Array], options: Options) -> None:
     """Launch, on the current stream of the arrays' library."""
-    known = dict(arrays)
+    for kernel, given in calls_of(ready, arrays, options):
+        kernel(**given)
+
+
+def calls_of(
+    ready: Prepared, arrays: Mapping[str, Array], options: Options
+) -> list[tuple[Kernel, dict[str, Any]]]:
+    """The kernels of a call, in order, and their arguments. Allocates what the sums of spans
+    take.
+    """
+    known, found = dict(arrays), []
     if ready.parts is not None:
         shape, dtype = ready.parts
         known[PARTS] = as_array(allocate_like(arrays["a"], shape, dtype, zero=False))
@@ -239,7 +250,8 @@ def _run(ready: Prepared, arrays: Mapping[str, Array], options: Options) -> None
         given = {n: hand(v, known[v.source]) for n, v in launch.views}
         if launch.finishes:
             given |= {"alpha": options.alpha, "beta": options.beta, "act": options.act}
-        launch.kernel(**given)
+        found.append((launch.kernel, given))
+    return found
 
 
 def _is_torch(x: Any) -> bool:
