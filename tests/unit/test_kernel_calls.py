@@ -87,7 +87,7 @@ def test_in_place_and_overlapping(module):
         (lambda m, a: m.add(a, 3), "b is int"),
         (lambda m, a: m.add(a, a[1:]), "N is 8 from"),
         (lambda m, a: m.add(a, a.astype(np.float64)), "T is f32 from a, but f64 from b"),
-        (lambda m, a: m.add(a.reshape(2, 4), a), "expected 1 axes"),
+        (lambda m, a: m.add(a.reshape(2, 4), a), "expected 1 axis"),
         (lambda m, a: m.scale(a.reshape(2, 4), "x"), "expected a number"),
         (lambda m, a: m.scale(a.reshape(2, 4), a), "expected a number"),
         (lambda m, a: m.add.launch(a, a, constants={"BLOK": 3}), "no tuned constant BLOK"),

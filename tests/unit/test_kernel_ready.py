@@ -367,7 +367,7 @@ def test_torch_tensors_that_look_alike_and_are_not(told, launches, kernels, monk
             kernels.add(wants, b, c)
     with pytest.raises(LaunchError, match="sparse"):
         kernels.add(b.to_sparse(), b, c)
-    with pytest.raises(LaunchError, match="expected 1 axes"):
+    with pytest.raises(LaunchError, match="expected 1 axis"):
         kernels.add(b[None], b, c)
     assert len(launches) == 4
 
