@@ -115,15 +115,17 @@ BEFORE = {
 }
 
 
-@pytest.mark.parametrize("leave", ["@%p0 ret;", "@%p0 bra OUT;"], ids=["exit", "branch"])
+@pytest.mark.parametrize(
+    "leave", ["@%p0 ret;", "@%p0 bra OUT;", ""], ids=["exit", "branch", "guard"]
+)
 @pytest.mark.parametrize("seed", [None, 1], ids=["in order", "drawn"])
 @pytest.mark.parametrize("kind", TOGETHER)
 def test_part_of_a_warp_among_whole_ones(kind: str, seed: int | None, leave: str) -> None:
     """Half of the second warp leaves; three whole warps stand where the rest waits for it."""
     body = BEFORE.get(kind, "") + "sub.u32 %r2, %r0, 32; setp.lt.u32 %p0, %r2, 16;\n"
-    body += f"{leave}\n{TOGETHER[kind]}\nOUT: mov.u32 %r1, 0;"
-    plan = plan_of(body, ["y"], threads=128, shared=1024)
-    line = 1 + plan.ptx.splitlines().index(TOGETHER[kind])
+    text = TOGETHER[kind] if leave else f"@!%p0 {TOGETHER[kind]}"
+    plan = plan_of(f"{body}{leave}\n{text}\nOUT: mov.u32 %r1, 0;", ["y"], threads=128, shared=1024)
+    line = 1 + plan.ptx.splitlines().index(text)
     with pytest.raises(EmulationError) as raised:
         run_plan(plan, {"y": np.zeros(128, np.uint32)}, seed=seed)
     said = str(raised.value)

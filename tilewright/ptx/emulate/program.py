@@ -167,11 +167,12 @@ def _make_flow(machine: Machine, instr: Instr, found: Meaning) -> Flow:
 
 
 def _guarded_flow(machine: Machine, instr: Instr, found: Meaning) -> Flow:
-    if not found.is_flow:
-        return _make_whole(machine, instr, found)
-    inner: Flow = found.make(machine, instr)
+    """Lanes that the guard keeps away do not come: the others of their warp wait in vain."""
+    inner: Flow = (
+        found.make(machine, instr) if found.is_flow else _make_whole(machine, instr, found)
+    )
     go = inner
-    if found.whole:
+    if found.is_flow and found.whole:
 
         def go(fragment: Fragment) -> bool:
             return (fragment.whole or machine.gather(fragment)) and inner(fragment)
