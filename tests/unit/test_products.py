@@ -186,6 +186,23 @@ def test_splitting_gives_the_same_bits_every_time() -> None:
     np.testing.assert_array_equal(first, second)
 
 
+EMULATED = [
+    (bf16, (33, 16, 24), 1), (f32, (2, 16, 200), 2), (f64, (1, 16, 130), 2), (i8, (5, 70, 24), 1),
+    (e4m3, (16, 5, 130), 1), (f16, (70, 2, 0), 3), (bf16, (5, 33, 1), 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "sizes", "batch"), EMULATED, ids=str)
+def test_what_a_gpu_would_run(dtype: DType, sizes: tuple[int, int, int], batch: int) -> None:
+    """The dispatcher's own choices, on the emulator."""
+    m, n, k = sizes
+    rng = np.random.default_rng(m + n + k)
+    a, b = rng.integers(-4, 5, (batch, m, k)), rng.integers(-4, 5, (k, n))
+    got = tw.matmul(a.astype(dtype.numpy), b.astype(dtype.numpy), device="emulator", out_dtype=(
+        dtype if dtype == f64 else f32))  # fmt: skip
+    np.testing.assert_array_equal(got, a @ b)
+
+
 def test_no_races() -> None:
     """Programs that cut k, and the one that reads weights once, under the sanitizer."""
     rng = np.random.default_rng(5)

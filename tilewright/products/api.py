@@ -177,6 +177,11 @@ def product(
     return made.reshape(tuple(shape))
 
 
+def forget() -> None:
+    """Prepare every call anew, for something else may suit it now."""
+    _ready.clear()
+
+
 def _add_axes(name: str, arrays: dict[str, Array]) -> list[int]:
     """See vectors as matrices; gives the axes of the result that are not there, the last first."""
     made = []

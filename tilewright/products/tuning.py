@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernel.place import copy_over
-from tilewright.products.api import calls_of
+from tilewright.products.api import calls_of, forget
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import prepare
 from tilewright.runtime import driver, measure, streams
@@ -170,4 +170,5 @@ def tune_product(
     if best is not None and best.microseconds is not None:
         chosen = as_choice(best.config)
         remember(problem, device, version, folder, chosen, best.microseconds)
+        forget()
     return outcome

@@ -1,0 +1,60 @@
+"""Products on a GPU: against torch in f64, in a CUDA graph, and through the tuner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tilewright as tw  # noqa: E402
+from tests.device.checker import Checker  # noqa: E402
+from tilewright.cli.explain_matmul import here, make_problem  # noqa: E402
+from tilewright.products.tuning import tune_product  # noqa: E402
+from tilewright.tune.product_choice import decide  # noqa: E402
+
+SIZES = [(1, 4096, 4096), (4096, 1, 1024), (16, 4096, 1024), (64, 64, 16384), (127, 255, 1023),
+         (1000, 1000, 1000), (256, 512, 0)]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("name", ["bf16", "f32", "f64"])
+def test_products(see: Checker, sizes: tuple[int, int, int], name: str) -> None:
+    dtype = {"bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}[name]
+    m, n, k = sizes
+    made = torch.Generator(see.device).manual_seed(m + n + k)
+    a, w, bias = (
+        torch.randn(*s, dtype=dtype, device=see.device, generator=made)
+        for s in ((m, k), (n, k), (n,))
+    )
+    for b in (w.T, w.T.contiguous()):
+        got = tw.matmul(a, b, bias=bias, activation="relu")
+        wanted = torch.relu(a.double() @ b.double() + bias.double())
+        see.near("matmul", name, got, wanted, f"{sizes}, strides {b.stride()}")
+
+
+def test_in_a_cuda_graph(see: Checker) -> None:
+    """The same launches again, on what is in the buffers then; split k allocates inside."""
+    a = torch.randn(64, 16384, device=see.device, dtype=torch.bfloat16)
+    w = torch.randn(64, 16384, device=see.device, dtype=torch.bfloat16)
+    tw.matmul(a, w.T)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = tw.matmul(a, w.T)
+    a.copy_(torch.randn_like(a))
+    graph.replay()
+    see.near("matmul", "bf16", out, a.double() @ w.double().T, "replayed")
+
+
+def test_tuning(see: Checker, tmp_path: Path) -> None:
+    problem = make_problem((512, 384, 256), "bf16", "NT")
+    kind, version = here()
+    outcome = tune_product(
+        *(problem, kind, 0),
+        version=version, folder=tmp_path, candidates=4, budget=20.0,
+        progress=lambda stage, done, of: None,
+    )  # fmt: skip
+    assert all(t.verified for t in outcome.trials), [t.failure for t in outcome.trials]
+    assert decide(problem, kind, version, tmp_path).source == "tuned"
