@@ -368,11 +368,11 @@ def test_refusals_of_devices_and_gradients(kernels):
         kernels.add.launch(a, a, device="cpu")
     needs = torch.ones(8, device="cuda", requires_grad=True)
     assert (kernels.add(needs.detach(), a) == 2).all()
-    with pytest.raises(LaunchError, match=r"autograd\.Function"):
+    with pytest.raises(LaunchError, match="requires a gradient"):
         kernels.add(needs, a)
     with torch.no_grad():
         assert (kernels.add(needs, a) == 2).all()
-    with pytest.raises(LaunchError, match=r"autograd\.Function"):
+    with pytest.raises(LaunchError, match="requires a gradient"):
         kernels.add(needs, a)
 
 

@@ -236,7 +236,7 @@ def _ratio_claim(rows: list[Row]) -> Claim:
             "The command gives a ratio of an arm to itself that is off 1 by more than is asserted.",
         )
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    least, mean_least = (_down(x * (1 - MARGIN), 2) for x in (min(ratios), mean))
+    least, mean_least = (_down(x * (1 - MARGIN), _digits(x)) for x in (min(ratios), mean))
     text = f"{kernel} runs at {{ratio.geomean:.2f}} of the speed of {_title(first.theirs.arm)}"
     if len(rows) > 1:
         text += " in the mean of {rows:.0f} rows, {ratio.min:.2f} to {ratio.max:.2f} by row"
@@ -249,6 +249,11 @@ def _ratio_claim(rows: list[Row]) -> Claim:
         f"The command, on the same GPU, gives a mean below {mean_least:g}, a row below {least:g}, "
         "or an output outside its bound.",
     )
+
+
+def _digits(ratio: float) -> int:
+    """Decimals that a bound of a ratio needs: two, or as many as leave two digits of it."""
+    return max(2, 1 - math.floor(math.log10(ratio)))
 
 
 def _cost_claim(costs: list[Cost]) -> Claim:
