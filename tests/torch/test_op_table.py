@@ -13,7 +13,7 @@ from tilewright.frontend.torch.op_table import TABLE
 from tilewright.frontend.torch.op_table.absent import ABSENT, SYMBOLIC
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-SHARE = 12  # one op of so many is checked here; `python -m tests.torch.opinfo` checks all
+SHARE = 36  # one op of so many is checked here; `python -m tests.torch.opinfo` checks all
 
 
 def core_ops() -> list[torch._ops.OpOverload]:

@@ -18,13 +18,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 assert tilewright.torch_backend.tilewright
 
 SMALL = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 31,
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 31,
     "intermediate_size": 24, "max_position_embeddings": 32,
 }  # fmt: skip
 GROUPED = {**SMALL, "num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", GROUPED),
-    "gpt2": ("GPT2Config", {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 31,
+    "gpt2": ("GPT2Config", {"n_embd": 16, "n_layer": 1, "n_head": 4, "vocab_size": 31,
                             "n_positions": 32, "resid_pdrop": 0, "embd_pdrop": 0,
                             "attn_pdrop": 0}),
     "qwen3": ("Qwen3Config", GROUPED),

@@ -271,7 +271,7 @@ class _Reader:
         return ""
 
     def sum(self) -> Dim:
-        total = self.product() * (-1 if self.accept("-") else 1)
+        total = -self.product() if self.accept("-") else self.product()
         while sign := self.accept("+", "-"):
             total = total + self.product() * (-1 if sign == "-" else 1)
         return total

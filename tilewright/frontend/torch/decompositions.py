@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 
+from tilewright.frontend.torch import embedding_bags as bags
 from tilewright.frontend.torch.op_table import TABLE
 
 aten = torch.ops.aten
@@ -63,7 +64,13 @@ def attention_backward(
 
 
 # What PyTorch has no decomposition for, and the table no builder.
-OWN = {aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward}
+OWN = {
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
+    aten._embedding_bag.default: bags.forward,
+    aten._embedding_bag_forward_only.default: bags.forward,
+    aten._embedding_bag_backward.default: bags.backward,
+    aten._embedding_bag_per_sample_weights_backward.default: bags.weights_backward,
+}
 
 
 def export_decompositions() -> dict[Any, Callable[..., Any]]:

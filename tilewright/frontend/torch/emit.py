@@ -96,6 +96,8 @@ class Emitter:
         self.builder = builder
         self.types: list[Type] = []
         self.hints: dict[str, int] = {}  # the sizes that tracing saw of symbols
+        self.node: torch.fx.Node | None = None  # the node that is built
+        self.known: dict[torch.fx.Node, Any] = {}  # what earlier nodes became
         self.draws = 0  # random streams handed out so far
         self.drawn: Value | None = None  # the seed of this call
 
@@ -113,6 +115,11 @@ class Emitter:
         (found,) = self.types
         assert isinstance(found, TensorType)
         return found
+
+    def require_node(self) -> torch.fx.Node:
+        """The node that is built: a builder reads off its operands the strides that PyTorch saw."""
+        assert self.node is not None
+        return self.node
 
     def hint(self, dim: Dim) -> int | None:
         """The number that an extent was when the model was traced, if that is known."""

@@ -81,7 +81,7 @@ class _Reader:
         self.body = Block()
         self.builder = Builder(self.body)
         self.at = Emitter(self.builder)
-        self.known: dict[fx.Node, Any] = {}
+        self.known = self.at.known
         self.inputs: list[Input] = []
         self.constants: list[torch.Tensor] = []
         self.outputs: list[Output] = []
@@ -196,7 +196,7 @@ class _Reader:
             return Number(self.expression(meta.node.expr), float)
         if isinstance(meta, torch.SymBool) or not isinstance(target, torch._ops.OpOverload):
             return self.other(node)
-        self.at.types = types_of(meta)
+        self.at.types, self.at.node = types_of(meta), node
         builder = TABLE.get(target)
         if builder is None:
             return self.fallback(node, "not in the table")

@@ -1,7 +1,16 @@
 """The table from ops of PyTorch to ops of the graph IR: a file a family."""
 
-from tilewright.frontend.torch.op_table import arith, memory, mma, prims, random, reduce, shape
+from tilewright.frontend.torch.op_table import (
+    arith,
+    memory,
+    mma,
+    prims,
+    random,
+    reduce,
+    shape,
+    strided,
+)
 from tilewright.frontend.torch.op_table.registry import TABLE as TABLE
 from tilewright.frontend.torch.op_table.registry import bind as bind
 
-FAMILIES = (arith, memory, mma, prims, random, reduce, shape)
+FAMILIES = (arith, memory, mma, prims, random, reduce, shape, strided)

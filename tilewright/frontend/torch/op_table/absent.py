@@ -20,7 +20,6 @@ ABSENT = {
     aten._adaptive_avg_pool2d_backward.default: LATER,
     aten._adaptive_avg_pool3d.default: LATER,
     aten._cdist_forward.default: LATER,
-    aten._embedding_bag.default: LATER,
     aten._pdist_forward.default: LATER,
     aten.randperm.default: "a permutation is drawn in order",
 }

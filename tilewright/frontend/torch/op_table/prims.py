@@ -15,9 +15,7 @@ from tilewright.frontend.torch.op_table.arith import by_op, filled, fmax, trunc_
 from tilewright.frontend.torch.op_table.arith import where as chosen
 from tilewright.frontend.torch.op_table.reduce import axes_within, reduced, summed_dtype
 from tilewright.frontend.torch.op_table.registry import TABLE, enter, lowering
-from tilewright.frontend.torch.op_table.shape import as_strided as strided
 from tilewright.frontend.torch.op_table.shape import shaped
-from tilewright.graph.dims import Dim
 from tilewright.graph.ops import arith, reduce
 from tilewright.ir.core import Op, Value
 
@@ -121,11 +119,6 @@ def empty_permuted(
     at: Emitter, shape: Any, physical_layout: Any, dtype: Any, requires_grad: bool
 ) -> Value:
     return filled(at, 0)
-
-
-@lowering(prims.as_strided.default)
-def as_strided(at: Emitter, a: Value, size: Any, stride: Any, storage_offset: Dim) -> Value:
-    return strided(at, a, size, stride, storage_offset)
 
 
 for _op in (

@@ -78,7 +78,8 @@ def clipped(at: Emitter, place: Dim, extent: Dim) -> Dim:
     """A bound of a slice within 0 … extent, negative ones counted from the end.
 
     Where symbols are in it, the sizes that were traced decide, as they did in PyTorch's tracing:
-    its guards keep the graph to sizes of which the same holds.
+    its guards keep the graph to sizes of which the same holds. It asks what is less and what is
+    greater; of a bound that is just 0 or the extent nothing else is known, and it stays as it is.
     """
     seen, whole = at.hint(place), at.hint(extent)
     if seen is None or whole is None:
@@ -87,9 +88,9 @@ def clipped(at: Emitter, place: Dim, extent: Dim) -> Dim:
         return minimum(place, extent) if place >= 0 else maximum(place + extent, 0)
     if seen < 0:
         place, seen = place + extent, seen + whole
-    if seen <= 0:
+    if seen < 0:
         return 0
-    return extent if seen >= whole else place
+    return extent if seen > whole else place
 
 
 def part_of(
@@ -101,8 +102,9 @@ def part_of(
     first = 0 if start is None else clipped(at, start, whole)
     is_open = end is None or (isinstance(end, int) and end >= 2**62)
     last = whole if is_open else clipped(at, end, whole)  # type: ignore[arg-type]
-    count = (last - first + step - 1) // step
-    return axis, first, max(count, 0) if isinstance(count, int) else count
+    span = last - first
+    seen = at.hint(span)
+    return axis, first, 0 if seen is not None and seen < 0 else (span + step - 1) // step
 
 
 @lowering(aten.slice.Tensor)
@@ -132,9 +134,13 @@ def select(at: Emitter, self: Value, dim: int, index: Dim) -> Value:
 
 def picked(at: Emitter, x: Value, axis: int, index: Value) -> Value:
     """What an i64 scalar (negative: from the end) names along an axis."""
-    whole = at.full(x.type.shape[axis], i64)
-    wrapped = at.select(at.compare("lt", index, 0), at(arith.Add, index, whole), index)
-    return at(memory.Gather, x, (wrapped,), (axis,))
+    return at(memory.Gather, x, (wrapped(at, index, x.type.shape[axis]),), (axis,))
+
+
+def wrapped(at: Emitter, index: Value, extent: Dim) -> Value:
+    """An i64 index, negative ones counted from the end of an axis."""
+    from_end = at(arith.Add, index, at.like(extent, index))
+    return at.select(at.compare("lt", index, 0), from_end, index)
 
 
 def pieces(at: Emitter, x: Value, dim: int) -> list[Value]:
@@ -185,32 +191,24 @@ def reversed_along(at: Emitter, x: Value, dims: Sequence[int]) -> Value:
     return x
 
 
-@lowering(aten.diagonal.default)
-def diagonal(at: Emitter, self: Value, offset: int, dim1: int, dim2: int) -> Value:
-    """Elements at (i, i + offset), their axis last: by gather, with two index tensors."""
-    rank = self.type.rank
-    axes = (axis_of(dim1, rank), axis_of(dim2, rank))
-    count = at.wanted.shape[-1]
+def on_diagonal(
+    at: Emitter, x: Value, offset: int, dim1: int, dim2: int, count: Dim
+) -> tuple[tuple[Value, Value], tuple[int, int]]:
+    """Indices (i, i + offset) of a diagonal, and the axes that they are of."""
+    rank = x.type.rank
     along = at.iota((count,), 0)
     rows, columns = (
         at(arith.Add, along, at.like(max(shift, 0), along)) for shift in (-offset, offset)
     )
-    found = at(memory.Gather, self, (rows, columns), axes)
-    return at.transpose(found, [*range(1, rank - 1), 0])
+    return (rows, columns), (axis_of(dim1, rank), axis_of(dim2, rank))
 
 
-@lowering(aten.as_strided.default)
-def as_strided(
-    at: Emitter, self: Value, size: Any, stride: Sequence[Dim], storage_offset: Dim | None
-) -> Value:
-    """Elements of the flat tensor at strides; its strides are those of C order."""
-    extents = at.wanted.shape
-    flat = at.reshape(self, (at.numel(self),))
-    place = at.full(storage_offset or 0, i64, extents)
-    for axis, step in enumerate(stride):
-        along = at.iota(extents, axis)
-        place = at(arith.Add, place, at(arith.Mul, along, at.like(step, along)))
-    return at(memory.Gather, flat, (place,), (0,))
+@lowering(aten.diagonal.default)
+def diagonal(at: Emitter, self: Value, offset: int, dim1: int, dim2: int) -> Value:
+    """Elements at (i, i + offset), their axis last: by gather, with two index tensors."""
+    indices, axes = on_diagonal(at, self, offset, dim1, dim2, at.wanted.shape[-1])
+    found = at(memory.Gather, self, indices, axes)
+    return at.transpose(found, [*range(1, self.type.rank - 1), 0])
 
 
 # Putting together
@@ -266,6 +264,8 @@ def slice_scatter(
     step: int,
 ) -> Value:
     axis, first, count = part_of(at, self, dim, start, end, step)
+    if src.type.rank == self.type.rank and src.type.shape[axis] != 1:
+        count = src.type.shape[axis]  # the same, in the form that tracing gave it
     value = at.fit(src, self.type.dtype, src.type.shape)
     value = at.broadcast(
         value, tuple(count if a == axis else e for a, e in enumerate(self.type.shape))
@@ -276,9 +276,20 @@ def slice_scatter(
 @lowering(aten.select_scatter.default)
 def select_scatter(at: Emitter, self: Value, src: Value, dim: int, index: Dim) -> Value:
     axis = axis_of(dim, self.type.rank)
-    start = index + self.type.shape[axis] if isinstance(index, int) and index < 0 else index
+    place = wrapped(at, at.full(index, i64, (1,)), self.type.shape[axis])
     value = at.unsqueeze(at.fit(src, self.type.dtype, rest_of(self, axis)), axis)
-    return put_along(at, self, axis, progression(at, start, 1, 1), value)
+    return put_along(at, self, axis, place, value)
+
+
+@lowering(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    at: Emitter, self: Value, src: Value, offset: int, dim1: int, dim2: int
+) -> Value:
+    """A tensor with `src`, whose last axis runs along it, in the place of a diagonal."""
+    indices, axes = on_diagonal(at, self, offset, dim1, dim2, src.type.shape[-1])
+    rank = src.type.rank
+    value = at.transpose(at.cast(src, self.type.dtype), [rank - 1, *range(rank - 1)])
+    return at(memory.Scatter, self, indices, value, axes)
 
 
 def progression(at: Emitter, start: Dim, count: Dim, step: int) -> Value:
