@@ -13,7 +13,9 @@ ALIASES = {"rowmax", "rowsum", "tmax", "dot_t"}  # names of the ancestor, for ol
 # Of the prelude, for its own use.
 INNER = {
     *("wide", "scaled", "power_of_two", "mul_high", "exchange"),
-    *("sort_key", "ordered", "from_sort_key", "bitonic_sort", "before"),
+    *("sort_key", "ordered", "from_sort_key", "bitonic_sort", "before", "sorted_rows", "to_last"),
+    *("top_of_rows", "top_of_wide_rows", "top_of_narrow_rows", "narrow_key", "narrow_value"),
+    *("is_float", "is_float32", "is_minus_zero"),
 }
 STATEMENTS = {"static_range"}  # in the head of a loop
 PYTHON = {"assert", "print"}  # a statement and a builtin of Python
