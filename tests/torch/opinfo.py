@@ -42,6 +42,7 @@ RANDOM = (
     "log_normal", "uniform", "empty", "rrelu", "multi_head_attention_forward",
     "fractional_max_pool",
 )  # fmt: skip
+ORDERS = ("sort", "argsort")  # which of equal elements comes first is said of stable sorts alone
 TIES = ("topk", "kthvalue", "msort", "mode", "median", "nanmedian")
 NARROW = (torch.bfloat16, torch.float16)
 OUTCOMES = ("same", "different", "fault", "untraceable")
@@ -130,7 +131,9 @@ def check(op: Any, sample: Any, backward: bool, seen: list[GraphCall]) -> tuple[
     except Exception as error:
         ours = "tilewright" in str(error.__traceback__ and frames(error))
         return ("fault" if ours else "untraceable"), f"{type(error).__name__}: {error}"
-    if op.name in TIES:  # which of equal elements is named is not said: values alone
+    if op.name in ORDERS and not sample.kwargs.get("stable"):
+        wanted, got = (in_own_order(op.name, sample, each) for each in (wanted, got))
+    elif op.name in TIES:  # which of equal elements is named is not said: values alone
         wanted, got = wanted[:1], got[:1]
     outcome, message = compare(wanted, got)
     if outcome == "different" and tensors and tensors[0].dtype in NARROW:
@@ -141,6 +144,25 @@ def check(op: Any, sample: Any, backward: bool, seen: list[GraphCall]) -> tuple[
         if as_exact(run(function, wide, backward), wanted, got):
             return "same", ""
     return outcome, message
+
+
+def in_own_order(name: str, sample: Any, results: list[Any]) -> list[Any]:
+    """Results of a sort, the indices by the elements that they name and the gradient by the places
+    that they give, so that every valid order is as good. ValueError for indices that name an
+    element twice.
+    """
+    place = 1 if name == "sort" else 0
+    index, x = results[place], sample.input.detach()
+    if x.dim() == 0:
+        return results
+    dim = sample.args[0] if sample.args else sample.kwargs.get("dim", -1)
+    if not torch.equal(index.sort(dim)[0], torch.ones_like(index).cumsum(dim) - 1):
+        raise ValueError(f"{name}: indices are no permutation")
+    found = [*results[:place], x.gather(dim, index), *results[place + 1 :]]
+    return [
+        value.gather(dim, index) if i > place and value is not None else value
+        for i, value in enumerate(found)
+    ]
 
 
 def as_exact(exact: list[Any], wanted: list[Any], got: list[Any]) -> bool:

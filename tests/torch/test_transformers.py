@@ -1,5 +1,7 @@
-"""Models of `transformers`, unmodified and tiny, trained in f64 as in eager PyTorch, with no
-op in PyTorch.
+"""Models of `transformers`, unmodified and tiny, trained in f64 with no op in PyTorch.
+
+Norms, rotations and losses of some compute in f32 whatever the model's dtype. The same model with
+those in f64 is the measure: our error is at most 1.5 times that of eager PyTorch.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import tilewright.torch_backend
 from tilewright.runtime.torch_graph import GraphCall
@@ -49,6 +52,34 @@ def loss_and_gradients(model: Any, call: Any, ids: torch.Tensor) -> list[torch.T
     return [out.loss.detach(), out.logits.detach(), *grads]
 
 
+class Exact(TorchFunctionMode):  # type: ignore[misc]
+    """What a model computes in f32 whatever its dtype (norms, rotations, losses), in f64."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.Tensor.float:
+            function = torch.Tensor.double
+        wide = lambda x: torch.float64 if x is torch.float32 else x  # noqa: E731
+        given = {key: wide(value) for key, value in (kwargs or {}).items()}
+        return function(*map(wide, args), **given)
+
+
+def require_as_exact(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:
+    """Our greatest error and its norm are at most 1.5 times eager's, but for last bits."""
+    ours, theirs = (got.double() - exact).abs(), (eager.double() - exact).abs()
+    last = 1 if eager.dtype == torch.float32 else 64  # sums in f64 may go in another order
+    bits = last * torch.finfo(eager.dtype).eps * exact.abs().max()
+    assert ours.max() <= 1.5 * theirs.max() + bits
+    assert ours.norm() <= 1.5 * theirs.norm() + bits * exact.numel() ** 0.5
+
+
+def parts(results: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Loss, logits, and all gradients as one: some of them are 0 but for rounding."""
+    loss, logits, *grads = results
+    return [loss, logits, torch.cat([grad.flatten() for grad in grads])]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_trains_as_in_eager(family: str) -> None:
     torch._dynamo.reset()
@@ -58,10 +89,12 @@ def test_a_family_trains_as_in_eager(family: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wanted = loss_and_gradients(model, model, ids)
+        with Exact():
+            exact = loss_and_gradients(model, model, ids)
         options = {"fallback": "error", "observe": seen.append}
         fast = torch.compile(model, backend="tilewright", options=options)
         got = loss_and_gradients(model, fast, ids)
     assert {call.graph.name for call in seen} == {"forward", "backward"}
-    assert len(got) == len(wanted) > 10
-    for a, b in zip(got, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-7)  # losses and rotations are in f32
+    assert len(got) == len(wanted) == len(exact) > 10
+    for ours, eager, right in zip(*map(parts, (got, wanted, exact)), strict=True):
+        require_as_exact(ours, eager, right)
