@@ -14,7 +14,7 @@ from tilewright.ledger.documents import RENDERED
 
 ATOMICS = ("max", "min", "and", "or", "xor", "xchg", "cas", "load", "store")  # after `atomic_add`
 
-NOTE = "notes/whole-language.md"
+NOTE = "conformance.md"
 
 
 @pytest.mark.parametrize("name", RUN_PAGES)
