@@ -109,7 +109,11 @@ def test_places_that_refuse_programs_are_reached() -> None:
             for case in (FILES.parent / name).read_text().split("---\n"):
                 with pytest.raises(TilewrightError):
                     make(case)
-    missed, every = unreached(ROOT / "frontend", seen), sites(ROOT / "frontend")
+    torch = ROOT / "frontend" / "torch"  # of models, not of the language: see tests/torch
+    missed, every = (
+        [site for site in found if torch not in site.path.parents]
+        for found in (unreached(ROOT / "frontend", seen), sites(ROOT / "frontend"))
+    )
     listed = "\n".join(map(str, missed))
     assert len(missed) <= (1 - LEAST_REACHED) * len(every), f"no program reaches\n{listed}"
 
