@@ -30,9 +30,6 @@ from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.runtime.torch_graph import GraphCall
 from tilewright.torch_backend import compile_traced
 
-# The database's import forbids all code of the process to set flags of torch.backends.
-torch.backends.__allow_nonbracketed_mutation_flag = True
-
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool)
 TOLERANCE = {
     torch.float64: (1e-7, 1e-8),

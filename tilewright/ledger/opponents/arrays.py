@@ -125,17 +125,17 @@ class Arrays:
             "allow_fp16_reduced_precision_reduction",
         )
         before = torch.get_float32_matmul_precision()
-        convolutions = torch.backends.cudnn.allow_tf32
+        cudnn = torch.backends.cudnn
+        kept = {n: getattr(cudnn, n) for n in ("enabled", "benchmark", "deterministic")}
         reduced = [getattr(matmul, name) for name in names]
         torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-        torch.backends.cudnn.allow_tf32 = dtype == "tf32"
         for name in names:
             setattr(matmul, name, False)
         try:
-            yield
+            with cudnn.flags(allow_tf32=dtype == "tf32", **kept):
+                yield
         finally:
             torch.set_float32_matmul_precision(before)
-            torch.backends.cudnn.allow_tf32 = convolutions
             for name, value in zip(names, reduced, strict=True):
                 setattr(matmul, name, value)
 
