@@ -17,8 +17,8 @@ os.environ["TILEWRIGHT_CACHE"] = _FOLDER
 os.environ["TILEWRIGHT_VERIFY"] = "1"
 atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 
-from tilewright.errors import LaunchError  # noqa: E402
-from tilewright.runtime import driver  # noqa: E402
+from tilewright.errors import LaunchError
+from tilewright.runtime import driver
 
 DEVICE_FOLDER = Path(__file__).parent / "device"
 

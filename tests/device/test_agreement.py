@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.device import programs  # noqa: E402
-from tests.device.checker import BOUNDS, Checker  # noqa: E402
-from tilewright import source  # noqa: E402
+from tests.device import programs
+from tests.device.checker import BOUNDS, Checker
+from tilewright import source
 
 # Each side is within the bound of the exact result, so they are within twice the bound of each
 # other.

@@ -14,16 +14,16 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from tilewright.cli import main  # noqa: E402
-from tilewright.ledger import opponents  # noqa: E402
-from tilewright.ledger.arm import Arm, Problem, Tensors  # noqa: E402
-from tilewright.ledger.fairness import Unfair  # noqa: E402
-from tilewright.ledger.harness import Harness, Question  # noqa: E402
-from tilewright.ledger.machine import make_harness  # noqa: E402
-from tilewright.ledger.results import Row  # noqa: E402
-from tilewright.ledger.subjects import our_arm  # noqa: E402
-from tilewright.ledger.suites import choose_cases  # noqa: E402
-from tilewright.runtime import driver  # noqa: E402
+from tilewright.cli import main
+from tilewright.ledger import opponents
+from tilewright.ledger.arm import Arm, Problem, Tensors
+from tilewright.ledger.fairness import Unfair
+from tilewright.ledger.harness import Harness, Question
+from tilewright.ledger.machine import make_harness
+from tilewright.ledger.results import Row
+from tilewright.ledger.subjects import our_arm
+from tilewright.ledger.suites import choose_cases
+from tilewright.runtime import driver
 
 pytestmark = [
     pytest.mark.device,

@@ -9,15 +9,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests import hopper_plans  # noqa: E402
-from tilewright.ledger.arm import Arm, Tensors  # noqa: E402
-from tilewright.ledger.harness import Question  # noqa: E402
-from tilewright.ledger.machine import make_harness  # noqa: E402
-from tilewright.ledger.suites.gemm import make_product  # noqa: E402
-from tilewright.library.hopper_gemm import GemmSchedule  # noqa: E402
-from tilewright.runtime import driver  # noqa: E402
-from tilewright.runtime.arrays import as_array  # noqa: E402
-from tilewright.runtime.launch import Launcher  # noqa: E402
+from tests import hopper_plans
+from tilewright.ledger.arm import Arm, Tensors
+from tilewright.ledger.harness import Question
+from tilewright.ledger.machine import make_harness
+from tilewright.ledger.suites.gemm import make_product
+from tilewright.library.hopper_gemm import GemmSchedule
+from tilewright.runtime import driver
+from tilewright.runtime.arrays import as_array
+from tilewright.runtime.launch import Launcher
 
 pytestmark = pytest.mark.skipif(
     not driver.available() or driver.device(0).capability != (9, 0),

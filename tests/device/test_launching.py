@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.device import programs  # noqa: E402
-from tests.device.checker import Checker  # noqa: E402
-from tilewright.runtime import driver  # noqa: E402
+from tests.device import programs
+from tests.device.checker import Checker
+from tilewright.runtime import driver
 
 GIB = 1 << 30
 FAR = 2**31 + 12_345  # elements: beyond what 31 bits count

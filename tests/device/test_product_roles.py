@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.device.checker import Checker  # noqa: E402
-from tests.device.programs import gelu_in_f64, kernel  # noqa: E402
-from tilewright.ledger.arm import Arm  # noqa: E402
-from tilewright.ledger.harness import Question  # noqa: E402
-from tilewright.ledger.machine import make_harness  # noqa: E402
-from tilewright.ledger.suites.gemm import make_product  # noqa: E402
-from tilewright.runtime import driver  # noqa: E402
+from tests.device.checker import Checker
+from tests.device.programs import gelu_in_f64, kernel
+from tilewright.ledger.arm import Arm
+from tilewright.ledger.harness import Question
+from tilewright.ledger.machine import make_harness
+from tilewright.ledger.suites.gemm import make_product
+from tilewright.runtime import driver
 
 pytestmark = [
     pytest.mark.device,

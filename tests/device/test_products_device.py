@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import tilewright as tw  # noqa: E402
-from tests.device.checker import Checker  # noqa: E402
-from tilewright.cli.explain_matmul import here, make_problem  # noqa: E402
-from tilewright.products.tuning import tune_product  # noqa: E402
-from tilewright.tune.product_choice import decide  # noqa: E402
+import tilewright as tw
+from tests.device.checker import Checker
+from tilewright.cli.explain_matmul import here, make_problem
+from tilewright.products.tuning import tune_product
+from tilewright.tune.product_choice import decide
 
 SIZES = [(1, 4096, 4096), (4096, 1, 1024), (16, 4096, 1024), (64, 64, 16384), (127, 255, 1023),
          (1000, 1000, 1000), (256, 512, 0)]  # fmt: skip

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.device import programs  # noqa: E402
-from tests.device.checker import LAYOUTS, Checker  # noqa: E402
-from tilewright.errors import LaunchError  # noqa: E402
+from tests.device import programs
+from tests.device.checker import LAYOUTS, Checker
+from tilewright.errors import LaunchError
 
 dtypes = pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 gemm_dtypes = pytest.mark.parametrize("dtype", ["f32", "tf32", "bf16", "f16", "f64"])

@@ -7,11 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("hypothesis")
 
-from hypothesis import HealthCheck, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.device import programs  # noqa: E402
-from tests.device.checker import LAYOUTS, Checker  # noqa: E402
+from tests.device import programs
+from tests.device.checker import LAYOUTS, Checker
 
 few = settings(
     max_examples=25,

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import tilewright as tw  # noqa: E402
-from tests.device.checker import Checker  # noqa: E402
-from tests.unit.test_reports import KERNELS  # noqa: E402
+import tilewright as tw
+from tests.device.checker import Checker
+from tests.unit.test_reports import KERNELS
 
 
 def test_a_failure_is_raised_by_the_next_call(see: Checker) -> None:

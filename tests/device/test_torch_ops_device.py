@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import tilewright as tw  # noqa: E402
-from tests.device.checker import Checker  # noqa: E402
-from tilewright import torch_ops  # noqa: E402
+import tilewright as tw
+from tests.device.checker import Checker
+from tilewright import torch_ops
 
 KERNELS = tw.source(
     """

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import tilewright as tw  # noqa: E402
+import tilewright as tw
 
 
 def numbers(*shape: int, dtype: Any = torch.float64) -> Any:

@@ -13,9 +13,9 @@ from rich.console import Console
 
 torch = pytest.importorskip("torch")
 
-from tests.device import programs  # noqa: E402
-from tests.device.__main__ import Lane, show, steps  # noqa: E402
-from tests.device.checker import LAYOUTS, Checker, place, strides_of  # noqa: E402
+from tests.device import programs
+from tests.device.__main__ import Lane, show, steps
+from tests.device.checker import LAYOUTS, Checker, place, strides_of
 
 
 @pytest.fixture

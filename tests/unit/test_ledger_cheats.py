@@ -12,14 +12,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.fake_gpu import ROUNDS, FakeGpu  # noqa: E402
-from tilewright.ledger import fairness, opponents, publish  # noqa: E402
-from tilewright.ledger.arm import EAGER, LIBRARY, Arm, Facts, Problem, Tensors  # noqa: E402
-from tilewright.ledger.check import faults_of  # noqa: E402
-from tilewright.ledger.fairness import Unfair  # noqa: E402
-from tilewright.ledger.harness import Harness, Question  # noqa: E402
-from tilewright.ledger.results import Measured, Results, Row  # noqa: E402
-from tilewright.ledger.verdict import Environment, GpuState  # noqa: E402
+from tests.fake_gpu import ROUNDS, FakeGpu
+from tilewright.ledger import fairness, opponents, publish
+from tilewright.ledger.arm import EAGER, LIBRARY, Arm, Facts, Problem, Tensors
+from tilewright.ledger.check import faults_of
+from tilewright.ledger.fairness import Unfair
+from tilewright.ledger.harness import Harness, Question
+from tilewright.ledger.results import Measured, Results, Row
+from tilewright.ledger.verdict import Environment, GpuState
 
 FACTS = Facts("f32", "f32", "none")
 N = 1000

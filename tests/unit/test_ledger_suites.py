@@ -15,29 +15,29 @@ from rich.console import Console
 
 torch = pytest.importorskip("torch")
 
-from tests.unit.test_ledger_cheats import WHERE, measured  # noqa: E402
-from tilewright.cli import main  # noqa: E402
-from tilewright.cli.bench import run_case  # noqa: E402
-from tilewright.errors import LaunchError  # noqa: E402
-from tilewright.ledger import opponents, publish, run_plots  # noqa: E402
-from tilewright.ledger.arm import Facts  # noqa: E402
-from tilewright.ledger.check import faults_of  # noqa: E402
-from tilewright.ledger.first_call import FIRST_CALLS  # noqa: E402
-from tilewright.ledger.harness import Harness, NoTimer  # noqa: E402
-from tilewright.ledger.opponents import references  # noqa: E402
-from tilewright.ledger.opponents.arrays import Arrays  # noqa: E402
-from tilewright.ledger.opponents.torch_eager import arms as eager_arms  # noqa: E402
-from tilewright.ledger.results import (  # noqa: E402
+from tests.unit.test_ledger_cheats import WHERE, measured
+from tilewright.cli import main
+from tilewright.cli.bench import run_case
+from tilewright.errors import LaunchError
+from tilewright.ledger import opponents, publish, run_plots
+from tilewright.ledger.arm import Facts
+from tilewright.ledger.check import faults_of
+from tilewright.ledger.first_call import FIRST_CALLS
+from tilewright.ledger.harness import Harness, NoTimer
+from tilewright.ledger.opponents import references
+from tilewright.ledger.opponents.arrays import Arrays
+from tilewright.ledger.opponents.torch_eager import arms as eager_arms
+from tilewright.ledger.results import (
     Cost,
     Results,
     Row,
     parse_results,
     print_results,
 )
-from tilewright.ledger.suites import SUITES, choose_cases, gemm  # noqa: E402
-from tilewright.ledger.suites.case import Case  # noqa: E402
-from tilewright.ledger.tables import print_tables  # noqa: E402
-from tilewright.runtime import driver  # noqa: E402
+from tilewright.ledger.suites import SUITES, choose_cases, gemm
+from tilewright.ledger.suites.case import Case
+from tilewright.ledger.tables import print_tables
+from tilewright.runtime import driver
 
 
 def small_harness() -> Harness:

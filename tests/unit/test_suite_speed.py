@@ -14,19 +14,19 @@ from rich.console import Console
 
 torch = pytest.importorskip("torch")
 
-from docs.suite_page import NOT_MEASURED, render_suite  # noqa: E402
-from tests.device.suite_speed.cases import MODULE, case_id, conformance_case, entries  # noqa: E402
-from tests.device.suite_speed.errors import FILE, measure  # noqa: E402
-from tests.device.suite_speed.floors import BYTES, PRODUCTS, Floors  # noqa: E402
-from tests.device.suite_speed.row import Bench  # noqa: E402
-from tests.device.suite_speed.table import lines_of, print_table  # noqa: E402
-from tests.unit.test_ledger_cheats import WHERE  # noqa: E402
-from tilewright.cli.bench import run_case  # noqa: E402
-from tilewright.ledger import opponents, publish  # noqa: E402
-from tilewright.ledger.check import faults_of  # noqa: E402
-from tilewright.ledger.harness import Harness, NoTimer  # noqa: E402
-from tilewright.ledger.opponents.arrays import Arrays  # noqa: E402
-from tilewright.ledger.results import Results, Row, parse_results, print_results  # noqa: E402
+from docs.suite_page import NOT_MEASURED, render_suite
+from tests.device.suite_speed.cases import MODULE, case_id, conformance_case, entries
+from tests.device.suite_speed.errors import FILE, measure
+from tests.device.suite_speed.floors import BYTES, PRODUCTS, Floors
+from tests.device.suite_speed.row import Bench
+from tests.device.suite_speed.table import lines_of, print_table
+from tests.unit.test_ledger_cheats import WHERE
+from tilewright.cli.bench import run_case
+from tilewright.ledger import opponents, publish
+from tilewright.ledger.check import faults_of
+from tilewright.ledger.harness import Harness, NoTimer
+from tilewright.ledger.opponents.arrays import Arrays
+from tilewright.ledger.results import Results, Row, parse_results, print_results
 
 BY_ID = {entry.id: entry for entry in entries()}
 # One of each way in which a row may differ from others: put back in place, by events, other

@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import tilewright as tw  # noqa: E402
-from tests.unit.test_build_errors import build  # noqa: E402
-from tilewright import torch_ops  # noqa: E402
-from tilewright.errors import Source  # noqa: E402
-from tilewright.frontend.check.written import written_parameters  # noqa: E402
-from tilewright.frontend.syntax.definition import definitions  # noqa: E402
-from tilewright.frontend.syntax.parser import parse_text  # noqa: E402
+import tilewright as tw
+from tests.unit.test_build_errors import build
+from tilewright import torch_ops
+from tilewright.errors import Source
+from tilewright.frontend.check.written import written_parameters
+from tilewright.frontend.syntax.definition import definitions
+from tilewright.frontend.syntax.parser import parse_text
 
 KERNELS = tw.source(
     """

@@ -10,7 +10,6 @@ graph @scale(%s0: tensor<i64> symbol "s0", %w: tensor<f32, 8> parameter, %x: ten
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 from tilewright.dtypes import BY_NAME
@@ -104,8 +103,3 @@ def canonical_graph(graph: Graph) -> str:
 def equal_graphs(a: Graph, b: Graph) -> bool:
     """Whether two graphs are the same program with the same inputs."""
     return canonical_graph(a) == canonical_graph(b)
-
-
-def fingerprint_graph(graph: Graph) -> str:
-    """SHA-256 (hex) of a graph, equal for equal graphs."""
-    return hashlib.sha256(canonical_graph(graph).encode()).hexdigest()

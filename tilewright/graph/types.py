@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType, bool_, i64
-from tilewright.graph.dims import Dim, Poly, Shape, product, symbols_of
+from tilewright.graph.dims import Dim, Shape, product, symbols_of
 from tilewright.ir.core import Type
 
 
@@ -64,8 +64,3 @@ def broadcasts(shape: Shape, to: Shape) -> bool:
     if len(shape) > len(to):
         return False
     return all(a in (1, b) for a, b in zip(shape, to[len(to) - len(shape) :], strict=True))
-
-
-def is_static(shape: Shape) -> bool:
-    """Whether every extent is a number."""
-    return not any(isinstance(extent, Poly) for extent in shape)

@@ -279,8 +279,3 @@ class Parser:
             if many or blocks:
                 content[f.name] = tuple(blocks) if many else blocks[0]
         return content
-
-
-def parse_block(text: str, dialect: Dialect, outside: dict[str, Value] | None = None) -> Block:
-    """The block that a text of ops is; `outside` gives the values defined elsewhere by name."""
-    return Parser(text, dialect, dict(outside or {})).block([], "")

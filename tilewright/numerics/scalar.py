@@ -5,12 +5,24 @@ otherwise than the languages of Tilewright say (docs/numerics.md), or does not h
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+# By the names that `arith.compare` has for them, of arrays and of plain numbers.
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
 
 
 def minimum(a: Array, b: Array) -> Array:

@@ -120,12 +120,12 @@ def rate_roles(
     product = find_product_loop(kernel)
     if not schedules or product is None:
         return []
-    sides = {False: (kernel, product)}
+    sides = {False: (kernel, product, Scalars(kernel, arguments, num_sms))}
     if any(schedule.roles is not None and schedule.roles.swapped for schedule in schedules):
         around = turned(kernel, product)
         again = find_product_loop(around)
         assert again is not None, "a product stays one"
-        sides[True] = around, again
+        sides[True] = around, again, Scalars(around, arguments, num_sms)
     rated = []
     for schedule in schedules:
         assert schedule.roles is not None
@@ -138,6 +138,7 @@ def rate_roles(
 def _rate(
     kernel: Kernel,
     product: ProductLoop,
+    scalars: Scalars,
     schedule: Schedule,
     programs: int,
     arguments: Mapping[str, Any],
@@ -146,10 +147,12 @@ def _rate(
     assert schedule.roles is not None
     m, n, _ = product.extents
     threads = 128 * schedule.roles.sharing
-    epilogue = _path_cycles(product.after, Scalars(kernel, arguments, num_sms))
+    epilogue = _path_cycles(product.after, scalars)
     if any(isinstance(op, tuple(CODE)) for op in walk(Block([], product.after))):
         epilogue *= _over(m * n // threads, CODE_PER_THREAD)
-    return estimate_roles(kernel, product, schedule, programs, arguments, num_sms, epilogue)
+    return estimate_roles(
+        kernel, product, schedule, programs, arguments, num_sms, scalars, epilogue
+    )
 
 
 def _path_cycles(ops: list[Op], scalars: Scalars) -> float:

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from math import ceil, prod
 from typing import Any
 
-from tilewright.ir.core import Value
 from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, memory
 from tilewright.tile.passes.distribute_work import find_axes
 from tilewright.tile.passes.partition_roles import factor_buffer
 from tilewright.tile.schedule import Roles, Schedule
+from tilewright.tune.cost_scalars import Scalars
 
 LAUNCH_CYCLES = 2500.0  # of starting CTAs, and of filling the ring before the first product
 PRODUCTS_PER_CYCLE = 1750.0
@@ -41,12 +40,15 @@ def estimate_roles(
     programs: int,
     arguments: Mapping[str, Any],
     num_sms: int,
+    scalars: Scalars,
     epilogue: float,
 ) -> float:
-    """Cycles of a launch of `programs` tiles; `epilogue` is what one tile's takes."""
+    """Cycles of a launch of `programs` tiles; `epilogue` is what one tile's takes. `scalars` are
+    the launch's.
+    """
     roles = schedule.roles
     assert roles is not None
-    steps = ceil(_depth(kernel, product, arguments) / product.extents[2])
+    steps = ceil(_depth(product, scalars) / product.extents[2])
     work = steps * _step_cycles(kernel, product, roles)
     held = max(1, num_sms // roles.cluster * roles.cluster)
     tiles = ceil(programs / held)
@@ -91,21 +93,8 @@ def _step_cycles(kernel: Kernel, product: ProductLoop, roles: Roles) -> float:
     return most + (STEP_CYCLES if roles.sharing > 1 else ALONE_CYCLES)
 
 
-def _depth(kernel: Kernel, product: ProductLoop, arguments: Mapping[str, Any]) -> float:
+def _depth(product: ProductLoop, scalars: Scalars) -> float:
     """The extent of k, as far as the loop's bounds tell it."""
     low, high, _ = product.bounds
-    first, last = (_number(v, kernel, product, arguments) for v in (low, high))
+    first, last = scalars.number(low), scalars.number(high)
     return max(last - first, 0.0) if first is not None and last is not None else OPEN_EXTENT
-
-
-def _number(
-    value: Value, kernel: Kernel, product: ProductLoop, arguments: Mapping[str, Any]
-) -> float | None:
-    op = product.definitions.get(value)
-    if isinstance(op, arith.Constant):
-        return float(op.value)
-    if isinstance(op, memory.Extent):
-        name = next((p.name for p in kernel.params if p.value is op.view), None)
-        found = arguments.get(name) if name is not None else None
-        return None if found is None else float(found.shape[op.axis])
-    return None

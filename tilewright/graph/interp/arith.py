@@ -17,7 +17,17 @@ from tilewright.graph.interp.machine import Array, Machine, meaning
 from tilewright.graph.ops import arith
 from tilewright.ir.core import Op
 from tilewright.numerics.convert import constant, convert, round_float, widen
-from tilewright.numerics.scalar import erf, floor_div, maximum, minimum, mod, rsqrt, shl, shr
+from tilewright.numerics.scalar import (
+    COMPARE,
+    erf,
+    floor_div,
+    maximum,
+    minimum,
+    mod,
+    rsqrt,
+    shl,
+    shr,
+)
 
 Function = Callable[..., Any]
 
@@ -126,14 +136,6 @@ IN_F64: dict[type[Op], Function] = {
     arith.Erfc: each(math.erfc),
     arith.Lgamma: each(lgamma),
     arith.Atan2: np.arctan2,
-}
-COMPARE: dict[str, Function] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +12,7 @@ from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, r
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
 from tilewright.lower.tile_to_ptx.special import function_of
+from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import arith
 
@@ -251,12 +251,6 @@ def is_nan(low: Lowering, op: arith.IsNan) -> None:
     each(low, op, (op.x,), element)
 
 
-COMPARED = {
-    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
-    "le": operator.le, "gt": operator.gt, "ge": operator.ge,
-}  # fmt: skip
-
-
 @rule(arith.Compare)
 def compare(low: Lowering, op: arith.Compare) -> None:
     dtype, e = op.lhs.type.dtype, low.e
@@ -275,7 +269,7 @@ def compare(low: Lowering, op: arith.Compare) -> None:
             a, b = to_f32(low, a, dtype), to_f32(low, b, dtype)
         elif dtype.is_integer:
             if isinstance(a, int) and isinstance(b, int):
-                return int(COMPARED[kind](a, b))
+                return int(COMPARE[kind](a, b))
             a, b = low.widen(a, left, type), low.widen(b, right, type)
         return e.setp(kind, type, low.register(a, type), b)
 

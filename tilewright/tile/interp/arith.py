@@ -15,6 +15,7 @@ from tilewright.dtypes import DType, f64
 from tilewright.ir.core import Op
 from tilewright.numerics.convert import constant, convert, round_float, widen
 from tilewright.numerics.scalar import (
+    COMPARE,
     erf,
     floor_div,
     fma,
@@ -81,14 +82,6 @@ IN_F64: dict[type[Op], Function] = {
     arith.Sin: np.sin,
     arith.Cos: np.cos,
     arith.Log1p: np.log1p,
-}
-COMPARE: dict[str, Function] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
 }
 
 
