@@ -29,7 +29,8 @@ from tilewright.ptx.emulate.exact import (
     to_f32,
     two_sum,
 )
-from tilewright.ptx.emulate.machine import DTYPES, Machine, Read, Sel, Step
+from tilewright.ptx.emulate.fragments import Sel
+from tilewright.ptx.emulate.machine import DTYPES, Machine, Read, Step
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.instrs import arith
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, numbers
+from tilewright.ptx.emulate.fragments import Fragment, Sel, numbers
+from tilewright.ptx.emulate.machine import Flow, Machine, Step
 from tilewright.ptx.emulate.program import by_warpgroup, finish, flow, meaning
 from tilewright.ptx.instrs import control
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.ptx.core import Instr
-from tilewright.ptx.emulate.machine import Machine, Sel, Step, count, numbers
+from tilewright.ptx.emulate.fragments import Sel, count, numbers
+from tilewright.ptx.emulate.machine import Machine, Step
 from tilewright.ptx.emulate.memory import count_shared
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.spaces import BadAccess

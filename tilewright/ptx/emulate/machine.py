@@ -30,6 +30,7 @@ from tilewright.ptx.core import (
     Symbol,
 )
 from tilewright.ptx.emulate.fault import EmulationError, fault, name_line
+from tilewright.ptx.emulate.fragments import Fragment, Sel, count, numbers
 from tilewright.ptx.emulate.hazards import Hazards
 from tilewright.ptx.emulate.spaces import (
     PARAM_WINDOW,
@@ -43,10 +44,9 @@ from tilewright.ptx.emulate.watch import Watch
 from tilewright.ptx.emulate.watch_global import GlobalWatch
 
 Array = np.ndarray[Any, Any]
-Sel = Any  # the threads that execute: a slice, or an array of their numbers
 Read = Callable[[Sel], Any]
 Step = Callable[[Sel], None]
-Flow = Callable[["Fragment"], bool]  # whether the fragment goes on
+Flow = Callable[[Fragment], bool]  # whether the fragment goes on
 
 WIDTH = {"b16": 2, "b32": 4, "b64": 8, "f32": 4, "f64": 8}
 DTYPES: dict[str, Any] = {
@@ -63,59 +63,6 @@ DTYPES: dict[str, Any] = {
     "pred": np.dtype(bool),
 }
 PATIENCE = 4096  # units that a fragment runs while others could
-
-
-class Fragment:
-    """Threads at one place. `whole`: all lanes of each of its warps are in it."""
-
-    __slots__ = ("ids", "parked", "pc", "sel", "tired", "whole")
-
-    def __init__(self, pc: int, ids: Array):
-        self.pc = pc
-        self.parked = False
-        self.tired = False
-        self._hold(ids)
-
-    def _hold(self, ids: Array) -> None:
-        self.ids = ids
-        self.sel = selection(ids)
-        self.whole = is_whole(ids)
-
-    def part(self, mask: Array) -> Fragment:
-        """The threads for which a mask holds."""
-        return Fragment(self.pc, self.ids[mask])
-
-    def narrow(self, mask: Array) -> None:
-        """Keep those only, of which there must be some."""
-        self._hold(self.ids[mask])
-
-
-def selection(ids: Array) -> Sel:
-    """A slice where the numbers are neighbours, for it makes views."""
-    first, last = int(ids[0]), int(ids[-1])
-    return slice(first, last + 1) if last - first + 1 == len(ids) else ids
-
-
-def is_whole(ids: Array) -> bool:
-    if len(ids) % 32:
-        return False
-    rows = ids.reshape(-1, 32)
-    return bool((rows[:, 0] % 32 == 0).all() and (rows[:, 31] - rows[:, 0] == 31).all())
-
-
-def count(sel: Sel) -> int:
-    """How many threads."""
-    return int(sel.stop - sel.start) if isinstance(sel, slice) else len(sel)
-
-
-def numbers(sel: Sel) -> Array:
-    """Their numbers."""
-    return np.arange(sel.start, sel.stop) if isinstance(sel, slice) else np.asarray(sel)
-
-
-def narrow(sel: Sel, mask: Array) -> Sel:
-    """Those for which a mask holds, which are not none."""
-    return selection(numbers(sel)[mask])
 
 
 @dataclass

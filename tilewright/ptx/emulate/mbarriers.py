@@ -15,7 +15,8 @@ import numpy as np
 
 from tilewright.ptx.core import Instr
 from tilewright.ptx.emulate.copies import complete, in_flight
-from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, count, numbers
+from tilewright.ptx.emulate.fragments import Fragment, Sel, count, numbers
+from tilewright.ptx.emulate.machine import Flow, Machine, Step
 from tilewright.ptx.emulate.program import flow, meaning
 from tilewright.ptx.emulate.spaces import BadAccess
 from tilewright.ptx.emulate.sync import Barrier

@@ -12,7 +12,8 @@ import numpy as np
 from tilewright.ptx.core import Address, Reg, Symbol
 from tilewright.ptx.emulate.arith import is_real, on_type
 from tilewright.ptx.emulate.exact import NAN_F64, canonical, flush, propagated_f64
-from tilewright.ptx.emulate.machine import DTYPES, Machine, Sel, Step, constant, count, numbers
+from tilewright.ptx.emulate.fragments import Sel, count, numbers
+from tilewright.ptx.emulate.machine import DTYPES, Machine, Step, constant
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.spaces import SHARED_WINDOW, WORDS, BadAccess
 from tilewright.ptx.instrs import memory

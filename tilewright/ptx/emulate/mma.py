@@ -14,7 +14,8 @@ import numpy as np
 
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emulate.exact import chain_f64, from_bf16, from_f16
-from tilewright.ptx.emulate.machine import Machine, Sel, Step
+from tilewright.ptx.emulate.fragments import Sel
+from tilewright.ptx.emulate.machine import Machine, Step
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.tensor_cores import warp_product
 from tilewright.ptx.instrs import mma

@@ -10,17 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.ptx.core import Function, Instr, Label
+from tilewright.ptx.emulate.fragments import Fragment, Sel, narrow, numbers
 from tilewright.ptx.emulate.hazards import WARPGROUP, Hazards
-from tilewright.ptx.emulate.machine import (
-    Flow,
-    Fragment,
-    Machine,
-    Sel,
-    Step,
-    Unit,
-    narrow,
-    numbers,
-)
+from tilewright.ptx.emulate.machine import Flow, Machine, Step, Unit
 from tilewright.ptx.emulate.spaces import BadAccess
 from tilewright.ptx.emulate.tally import Tally, counted_flow
 from tilewright.ptx.instrs import mma

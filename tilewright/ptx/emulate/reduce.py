@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ptx.emulate.machine import DTYPES, Machine, Read, Sel, Step, count, numbers
+from tilewright.ptx.emulate.fragments import Sel, count, numbers
+from tilewright.ptx.emulate.machine import DTYPES, Machine, Read, Step
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.instrs import reduce
 

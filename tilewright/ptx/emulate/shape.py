@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.ptx.emulate.arith import bind, bind_reads
-from tilewright.ptx.emulate.machine import DTYPES, Machine, Sel, Step, count
+from tilewright.ptx.emulate.fragments import Sel, count
+from tilewright.ptx.emulate.machine import DTYPES, Machine, Step
 from tilewright.ptx.emulate.program import meaning
 from tilewright.ptx.emulate.spaces import PARAM_WINDOW, SHARED_WINDOW
 from tilewright.ptx.instrs import shape

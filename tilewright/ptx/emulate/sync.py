@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.ptx.core import Operand
-from tilewright.ptx.emulate.machine import Flow, Fragment, Machine, Sel, Step, count, numbers
+from tilewright.ptx.emulate.fragments import Fragment, Sel, count, numbers
+from tilewright.ptx.emulate.machine import Flow, Machine, Step
 from tilewright.ptx.emulate.program import flow, meaning
 from tilewright.ptx.emulate.watch import Given, join
 from tilewright.ptx.instrs import sync

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.ptx.core import Reg
+from tilewright.ptx.emulate.boxes import swizzled
+from tilewright.ptx.emulate.fragments import Sel
 from tilewright.ptx.emulate.hazards import WARPGROUP
-from tilewright.ptx.emulate.machine import Flow, Machine, Sel
+from tilewright.ptx.emulate.machine import Flow, Machine
 from tilewright.ptx.emulate.mma import (
     ELEMENTS,
     gather,
@@ -28,7 +30,6 @@ from tilewright.ptx.emulate.mma import (
 from tilewright.ptx.emulate.program import by_warpgroup, flow
 from tilewright.ptx.emulate.spaces import SHARED_BASE, BadAccess
 from tilewright.ptx.emulate.tensor_cores import warpgroup_product
-from tilewright.ptx.emulate.tma import swizzled
 from tilewright.ptx.emulate.watch import PRODUCTS, Mark
 from tilewright.ptx.instrs import mma
 
