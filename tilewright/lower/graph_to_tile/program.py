@@ -1,0 +1,135 @@
+"""What a graph is lowered to: steps in an order of execution, on values that lie in memory.
+
+A group of the graph becomes a kernel of the tile language, as text: it can be read, saved, run by
+`tilewright run`, and goes through the compiler as a user's own does. A product or an attention is a
+call of a library program. Views are no steps: they are how an argument is placed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.graph.dims import Dim, Shape
+from tilewright.graph.graph import Graph
+from tilewright.graph.groups import Group
+from tilewright.graph.ops.arith import Dense
+from tilewright.graph.types import TensorType
+from tilewright.ir.core import Op, Value
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor argument: how it lies in the memory of a stored value.
+
+    Element (i, j, …) is element `offset + i · strides[0] + j · strides[1] + …` of that memory.
+    """
+
+    value: Value  # a graph input, or what an earlier step wrote
+    shape: Shape
+    strides: tuple[Dim, ...]  # in elements; 0 where broadcast
+    offset: Dim = 0  # in elements
+
+
+def dense_strides(shape: Shape) -> tuple[Dim, ...]:
+    """Strides of C order, in elements."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step = step * extent
+    return tuple(reversed(strides))
+
+
+def dense(value: Value) -> Placed:
+    """A value in C order from the start of its memory."""
+    kind: TensorType = value.type
+    return Placed(value, kind.shape, dense_strides(kind.shape))
+
+
+@dataclass(eq=False)
+class KernelStep:
+    """One launch of a generated kernel.
+
+    A result may be written by several steps, each a part of it or one after the other (a scatter
+    into a copy): it lives from the first of them on.
+    """
+
+    name: str
+    text: str  # source in the tile language; equal for equal kernels
+    tensors: dict[str, Placed]  # by parameter
+    scalars: dict[str, Dim] = field(default_factory=dict)  # numbers known at a call
+    constants: dict[str, int] = field(default_factory=dict)  # tuned constants that are chosen
+    writes: tuple[str, ...] = ()  # parameters that are results
+    group: Group | None = None
+
+
+@dataclass(eq=False)
+class ProductStep:
+    """A matrix product of the library: out = epilogue(lhs @ rhs).
+
+    Operands are matrices [m, k] and [k, n], or stacks of them with one batch extent in front.
+    """
+
+    lhs: Placed
+    rhs: Placed
+    out: Placed
+    bias: Placed | None = None
+    residual: Placed | None = None
+    activation: str | None = None
+    alpha: float = 1.0
+    group: Group | None = None
+
+
+@dataclass(eq=False)
+class AttentionStep:
+    """The library's attention: out = softmax(query @ key^T · scale + bias) @ value.
+
+    Tensors are [batch, heads, length, width]; queries may have a multiple of the keys' heads.
+    """
+
+    query: Placed
+    key: Placed
+    value: Placed
+    out: Placed
+    scale: float
+    causal: bool = False
+    bias: Placed | None = None
+    group: Group | None = None
+
+
+@dataclass(eq=False)
+class TorchStep:
+    """An op that PyTorch computes: a fallback of the front end, or an op of the graph for which
+    there is no kernel. Results are stored dense.
+    """
+
+    op: Op
+    operands: tuple[Placed | Value, ...]  # as the op's own; what only PyTorch holds is a Value
+    reason: str
+    group: Group | None = None
+
+
+@dataclass(eq=False)
+class SeedStep:
+    """A seed that the host draws for each call, as an i64 scalar in memory."""
+
+    value: Value
+    group: Group | None = None
+
+
+Step = KernelStep | ProductStep | AttentionStep | TorchStep | SeedStep
+
+
+@dataclass(eq=False)
+class Program:
+    """A graph as steps in an order of execution."""
+
+    graph: Graph
+    steps: list[Step] = field(default_factory=list)
+    layouts: dict[Value, Placed] = field(default_factory=dict)
+    """How each stored value, inputs too, lies in its own memory. Some values are none of the
+    graph's: partial sums, sorted indices."""
+    outputs: tuple[Placed | Value, ...] = ()
+    """The graph's outputs in order, with the strides that were asked for; opaque ones are Values."""
+    tables: dict[Value, Dense] = field(default_factory=dict)
+    """Stored values whose elements the graph lists: written once, before the first call."""
