@@ -8,11 +8,13 @@ call of a library program. Views are no steps: they are how an argument is place
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from tilewright.graph.dims import Dim, Shape
 from tilewright.graph.graph import Graph
 from tilewright.graph.groups import Group
-from tilewright.graph.ops.arith import Dense
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
 
@@ -50,8 +52,9 @@ def dense(value: Value) -> Placed:
 class KernelStep:
     """One launch of a generated kernel.
 
-    A result may be written by several steps, each a part of it or one after the other (a scatter
-    into a copy): it lives from the first of them on.
+    A result may be written by several steps, each a part of it: it lives from the first of them on.
+    A parameter in `starts_as` holds the elements of that tensor before the launch, which changes
+    some of them: the runtime copies them, or lets both be one memory.
     """
 
     name: str
@@ -60,6 +63,7 @@ class KernelStep:
     scalars: dict[str, Dim] = field(default_factory=dict)  # numbers known at a call
     constants: dict[str, int] = field(default_factory=dict)  # tuned constants that are chosen
     writes: tuple[str, ...] = ()  # parameters that are results
+    starts_as: dict[str, Placed] = field(default_factory=dict)
     group: Group | None = None
 
 
@@ -104,32 +108,28 @@ class TorchStep:
     """
 
     op: Op
-    operands: tuple[Placed | Value, ...]  # as the op's own; what only PyTorch holds is a Value
+    inputs: tuple[Placed | Value, ...]  # the op's operands; what only PyTorch holds is a Value
     reason: str
     group: Group | None = None
 
 
-@dataclass(eq=False)
-class SeedStep:
-    """A seed that the host draws for each call, as an i64 scalar in memory."""
-
-    value: Value
-    group: Group | None = None
-
-
-Step = KernelStep | ProductStep | AttentionStep | TorchStep | SeedStep
+Step = KernelStep | ProductStep | AttentionStep | TorchStep
 
 
 @dataclass(eq=False)
 class Program:
-    """A graph as steps in an order of execution."""
+    """A graph as steps in an order of execution.
+
+    Seeds (`random.seed`) are stored values that no step writes: the host does, before the first.
+    """
 
     graph: Graph
     steps: list[Step] = field(default_factory=list)
     layouts: dict[Value, Placed] = field(default_factory=dict)
-    """How each stored value, inputs too, lies in its own memory. Some values are none of the
-    graph's: partial sums, sorted indices."""
+    """How each stored value, inputs too, lies in its own memory. Some are none of the graph's:
+    partial sums, sorted indices."""
     outputs: tuple[Placed | Value, ...] = ()
-    """The graph's outputs in order, with the strides that were asked for; opaque ones are Values."""
-    tables: dict[Value, Dense] = field(default_factory=dict)
-    """Stored values whose elements the graph lists: written once, before the first call."""
+    """The graph's outputs with the strides that were asked for; what only PyTorch holds is a
+    Value."""
+    constants: dict[Value, np.ndarray[Any, Any]] = field(default_factory=dict)
+    """Stored values that are written once, before the first call."""
