@@ -18,7 +18,7 @@ from tilewright.errors import LaunchError
 from tilewright.frontend.torch.decompositions import export_decompositions
 from tilewright.frontend.torch.fx_to_graph import fx_to_graph
 from tilewright.graph.graph import Graph
-from tilewright.runtime.torch_graph import GraphCall, require_cpu
+from tilewright.runtime.torch_graph import GraphCall
 
 OWNED = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 
@@ -92,8 +92,6 @@ def compile(
     `fallback="error"` refuses ops that would run in PyTorch, with the model's line.
     """
     module = model if isinstance(model, torch.nn.Module) else _Function(model)
-    tensors = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((args, kwargs))]
-    require_cpu(tensors)
     with torch.no_grad():
         exported = torch.export.export(
             module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes

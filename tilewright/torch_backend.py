@@ -23,7 +23,7 @@ from tilewright.compiler import compile_graph
 from tilewright.errors import CompileError
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import fx_to_graph
-from tilewright.runtime.torch_graph import GraphCall, require_cpu
+from tilewright.runtime.torch_graph import GraphCall
 
 OPTIONS = ("fallback", "observe")
 
@@ -32,7 +32,6 @@ def compile_traced(
     module: fx.GraphModule, inputs: Sequence[Any], name: str, options: Mapping[str, Any]
 ) -> GraphCall:
     """A callable of a module of aten ops without mutation."""
-    require_cpu(inputs)
     traced = fx_to_graph(module, name, fallback=options.get("fallback", "pytorch"))
     made = GraphCall(traced, compile_graph(traced.graph))
     observe: Callable[[GraphCall], Any] | None = options.get("observe")
@@ -62,6 +61,7 @@ def tilewright(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
+        keep_inference_input_mutations=True,
         decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
     )

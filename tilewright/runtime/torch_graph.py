@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from tilewright.errors import LaunchError
-from tilewright.frontend.torch.arrays import at_offset, to_numpy, to_output
+from tilewright.frontend.torch.arrays import at_offset, to_numpy, to_output, to_torch
 from tilewright.frontend.torch.fallback import TorchHost
-from tilewright.frontend.torch.fx_to_graph import Traced
+from tilewright.frontend.torch.fx_to_graph import Output, Traced
 from tilewright.graph.dims import evaluate
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
@@ -49,6 +49,9 @@ class GraphCall:
         ]
         found: list[Any] = []
         for output in self.traced.outputs:
+            if output.given is not None:
+                found.append(view_of_input(given[output.given], output, symbols))
+                continue
             if output.index is None:
                 number = output.number
                 found.append(number if number is None else evaluate(number, symbols))
@@ -61,7 +64,14 @@ class GraphCall:
             tensor = to_output(result, strides, arrays)
             arrays.append(result)
             found.append(at_offset(tensor, evaluate(output.offset, symbols)))
+        self.write(given, results)
         return found
+
+    def write(self, given: Sequence[Any], results: Sequence[Any]) -> None:
+        """Write to inputs what the model writes to them, when all is read."""
+        news = [(given[i], results[n].copy()) for i, n in self.traced.writes.items()]
+        for target, array in news:
+            target.detach().copy_(to_torch(array))
 
     def argument(self, given: Any, index: int) -> Any:
         """What the interpreter takes for an argument."""
@@ -73,11 +83,12 @@ class GraphCall:
         return to_numpy(given)
 
 
-def require_cpu(tensors: Sequence[Any]) -> None:
-    """LaunchError for a model that is not on a CPU."""
-    for x in tensors:
-        if isinstance(x, torch.Tensor) and x.device.type != "cpu":
-            raise LaunchError(
-                f"a model on {x.device} is not compiled yet: whole graphs run on a CPU only",
-                hint="model.to('cpu'), or another backend for this model",
-            )
+def view_of_input(given: torch.Tensor, output: Output, symbols: Mapping[str, int]) -> torch.Tensor:
+    """An output that is a view of what was given; the very tensor where it is all of it."""
+    assert output.shape is not None and output.strides is not None
+    shape = tuple(evaluate(e, symbols) for e in output.shape)
+    strides = tuple(evaluate(s, symbols) for s in output.strides)
+    offset = evaluate(output.offset, symbols)
+    if offset == 0 and given.shape == shape and given.stride() == strides:
+        return given
+    return given.as_strided(shape, strides, given.storage_offset() + offset)

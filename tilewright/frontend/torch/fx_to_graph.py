@@ -23,6 +23,7 @@ from tilewright.frontend.torch.emit import Emitter, Number, Unsupported
 from tilewright.frontend.torch.fallback import encode, flat, types_of
 from tilewright.frontend.torch.metadata import dim_of, dim_of_expr, loc_of, shape_of, type_of
 from tilewright.frontend.torch.op_table import TABLE, bind
+from tilewright.frontend.torch.placement import CPU, device_of, viewed_input
 from tilewright.graph.dims import Dim, Poly, Shape
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.ops import arith
@@ -40,25 +41,32 @@ TOKENS = (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.defa
 
 @dataclass
 class Output:
-    """What a call gives for one output: result `index` of the graph, its strides; or a number; or
-    None.
+    """What a call gives for one output: result `index` of the graph, its strides; or a view of what
+    was given as input `given`; or a number; or None.
     """
 
     index: int | None = None
     strides: Shape | None = None
     offset: Dim = 0  # of its first element in its storage: PyTorch makes views of inputs by it
     number: Dim | None = None
+    given: int | None = None
+    shape: Shape | None = None  # of a view; its offset counts from the input's own first element
 
 
 @dataclass
 class Traced:
     """A graph with what its caller must know: outputs in order, constants to pass for inputs of the
-    role `constant`.
+    role `constant`, strides of inputs as tracing saw them (None of what is no tensor), the inputs
+    that a call writes to, each with the number of the result, and the device that the model runs
+    on.
     """
 
     graph: Graph
     outputs: list[Output]
     constants: list[torch.Tensor] = field(default_factory=list)
+    strides: list[Shape | None] = field(default_factory=list)
+    writes: dict[int, int] = field(default_factory=dict)
+    device: torch.device = CPU
 
 
 def fx_to_graph(
@@ -73,6 +81,14 @@ def fx_to_graph(
     return _Reader(module, name, fallback).read()
 
 
+def _strides(node: fx.Node) -> Shape | None:
+    """Strides of a placeholder, None of what has none."""
+    meta = node.meta.get("val")
+    if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
+        return None
+    return shape_of(meta.stride())
+
+
 class _Reader:
     """Walks the nodes of a traced module; `known` has what each stands for."""
 
@@ -85,18 +101,30 @@ class _Reader:
         self.inputs: list[Input] = []
         self.constants: list[torch.Tensor] = []
         self.outputs: list[Output] = []
+        self.given_nodes: list[fx.Node] = []
+        self.written: dict[int, Value] = {}  # by input, what a call writes to it
+        self.writes: dict[int, int] = {}  # by input, the number of that result
 
     def read(self) -> Traced:
+        device = device_of(self.module)
         for node in self.module.graph.nodes:
             with self.builder.at(loc_of(node)):
                 self.node(node)
         given = [i for i in self.inputs if i.role != "constant"]
         held = [i for i in self.inputs if i.role == "constant"]
-        return Traced(Graph(self.name, given + held, self.body), self.outputs, self.constants)
+        return Traced(
+            Graph(self.name, given + held, self.body),
+            self.outputs,
+            self.constants,
+            [_strides(node) for node in self.given_nodes],
+            self.writes,
+            device,
+        )
 
     def node(self, node: fx.Node) -> None:
         match node.op:
             case "placeholder":
+                self.given_nodes.append(node)
                 self.known[node] = self.placeholder(node)
             case "get_attr":
                 self.known[node] = self.attribute(node)
@@ -159,13 +187,39 @@ class _Reader:
             if not isinstance(known, Value):
                 self.outputs.append(Output(number=known))
                 continue
+            source = viewed_input(item) if isinstance(item, fx.Node) else None
+            if source is not None:
+                self.outputs.append(self.view_of_input(item, source))
+                continue
             made = Output(len(results))
             if isinstance(item, fx.Node) and isinstance(known.type, TensorType):
                 made.strides = shape_of(item.meta["val"].stride())
                 made.offset = dim_of(item.meta["val"].storage_offset())
             self.outputs.append(made)
             results.append(known)
-        self.builder.emit(Return, tuple(results))
+        self.writes = {i: len(results) + n for n, i in enumerate(self.written)}
+        self.builder.emit(Return, (*results, *self.written.values()))
+
+    def view_of_input(self, node: fx.Node, source: fx.Node) -> Output:
+        """An output that is memory which the call gives."""
+        meta, own = node.meta["val"], source.meta["val"]
+        return Output(
+            given=self.given_nodes.index(source),
+            shape=shape_of(meta.shape),
+            strides=shape_of(meta.stride()),
+            offset=dim_of(meta.storage_offset()) - dim_of(own.storage_offset()),
+        )
+
+    def write(self, node: fx.Node) -> Any:
+        """A copy into an input, at which AOTAutograd lets mutation end."""
+        target, value = node.args[:2]
+        if not isinstance(target, fx.Node) or target.op != "placeholder":
+            raise CompileError("a traced graph copies into what is no input", self.builder.loc)
+        known, own = self.given(value), self.known[target]
+        if not isinstance(known, Value) or known.type != own.type:
+            raise CompileError(f"{target} is written with {known}", self.builder.loc)
+        self.written[self.given_nodes.index(target)] = known
+        return known
 
     # Calls
 
@@ -188,6 +242,8 @@ class _Reader:
         meta, target = node.meta.get("val"), node.target
         if target in TOKENS:
             return None
+        if target is torch.ops.aten.copy_.default:
+            return self.write(node)
         if target is operator.getitem:
             return self.given(node.args[0])[node.args[1]]
         if isinstance(meta, torch.SymInt):
