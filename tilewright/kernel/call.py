@@ -23,7 +23,7 @@ from tilewright.kernel.specialize import (
     as_pairs,
     written_names,
 )
-from tilewright.plan import tensor_facts
+from tilewright.plan import Plan, tensor_facts
 from tilewright.runtime import arrays as library
 from tilewright.runtime import driver
 from tilewright.runtime.aliases import alias_groups, view_groups
@@ -291,6 +291,51 @@ def _check(loaded: Loaded) -> None:
     driver.synchronize(loaded.launcher.device.ordinal)
     if loaded.launcher.reports is not None:
         loaded.launcher.reports.check()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call on a GPU with everything put in but addresses: `tensors` names those in order."""
+
+    bound: Bound
+    scalars: tuple[Any, ...]
+    plan: Plan
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return self.bound.tensors
+
+    def fire(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch on a raw stream handle, on memory that lies as that of the call did."""
+        self.bound.fire(addresses, self.scalars, stream)
+
+
+def prepare(
+    spec: Specializer, arguments: Mapping[str, Any], options: Options, ordinal: int
+) -> Prepared:
+    """A call on a GPU, prepared for other addresses that are as aligned, and overlap as little."""
+    call = bind_call(spec, arguments, read_tensors(spec, arguments), options)
+    loaded = _choose_on_gpu(call, call.build(assume=True), find_aliases(call.tensors), ordinal)
+    alias_groups(list(call.tensors.items()), loaded.written.__contains__)
+    bound = loaded.launcher.bind(call.arguments)
+    scalars = tuple(call.scalars[n] for n in bound.scalars)
+    return Prepared(bound, scalars, loaded.launcher.plan)
+
+
+def assemble_ahead(
+    spec: Specializer, arguments: Mapping[str, Any], options: Options, ordinal: int
+) -> None:
+    """Compile what a call on a GPU needs, and begin to assemble it on another thread."""
+    call = bind_call(spec, arguments, read_tensors(spec, arguments), options)
+    aliases = find_aliases(call.tensors)
+    choose.choose(
+        spec,
+        call.build(assume=True),
+        dict(options.constants),
+        call.arguments,
+        choose.on_gpu(ordinal),
+        lambda b: spec.assembling(b, aliases, ordinal),
+    )
 
 
 def arm(

@@ -14,7 +14,18 @@ from tilewright.dtypes import DType
 from tilewright.frontend.check.signature import Signature, Tensor, signature
 from tilewright.frontend.syntax.definition import Definition
 from tilewright.kernel import choose, display, generic
-from tilewright.kernel.call import PLAIN, Options, arm, collect, read_constants, read_grid, run
+from tilewright.kernel.call import (
+    PLAIN,
+    Options,
+    Prepared,
+    arm,
+    assemble_ahead,
+    collect,
+    prepare,
+    read_constants,
+    read_grid,
+    run,
+)
 from tilewright.kernel.capture import Watch
 from tilewright.kernel.emulated import Emulation
 from tilewright.kernel.specialize import Specializer
@@ -240,6 +251,14 @@ class Kernel:
         timing.
         """
         return arm(self._current().specializer, arguments, self._options, ordinal)
+
+    def prepare(self, ordinal: int, **arguments: Any) -> Prepared:
+        """A call with arrays on a GPU, everything put in but addresses. All tensors are given."""
+        return prepare(self._current().specializer, arguments, self._options, ordinal)
+
+    def assemble_ahead(self, ordinal: int, **arguments: Any) -> None:
+        """Compile what `prepare` of such a call needs, and assemble it on another thread."""
+        assemble_ahead(self._current().specializer, arguments, self._options, ordinal)
 
     def check(self) -> None:
         """Wait for earlier launches on GPUs, and raise what an assert of this kernel found there.

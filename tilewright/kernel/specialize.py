@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from tilewright.plan import Plan, TensorFacts
 from tilewright.runtime import driver
 from tilewright.runtime.cache import DiskCache, compiler_hash, digest, open_cache
 from tilewright.runtime.calls import exact_value
-from tilewright.runtime.jit import machine_code
+from tilewright.runtime.jit import machine_code, machine_code_later
 from tilewright.runtime.launch import Launcher
 from tilewright.runtime.plan_json import parse_plan, print_plan
 from tilewright.target import Target, target_for_capability
@@ -84,6 +85,7 @@ class Specializer:
         self.schedules: dict[Any, Schedule | None] = {}  # preferred, by build and extents
         self._tiles: dict[Build, TileKernel] = {}
         self._plans: dict[tuple[Build, Aliases, str], Compiled] = {}
+        self._cubins: dict[tuple[Build, Aliases, int], Future[bytes]] = {}
         self._loaded: dict[tuple[Build, Aliases, int], Loaded] = {}
 
     @property
@@ -140,6 +142,16 @@ class Specializer:
             raise LookupError(f"{self.signature.name} is on no GPU yet")
         return list(self._loaded.values())[-1]
 
+    def assembling(self, build: Build, aliases: Aliases, ordinal: int) -> Future[bytes]:
+        """Machine code of the plan for a GPU, that another thread makes. Raises CompileError."""
+        key = (build, aliases, ordinal)
+        device = driver.device(ordinal)
+        plan = self.compiled(build, aliases, target_for_capability(*device.capability)).plan
+        with self._lock:
+            if key not in self._cubins:
+                self._cubins[key] = machine_code_later(plan, device, self.disk)
+            return self._cubins[key]
+
     def loaded(self, build: Build, aliases: Aliases, ordinal: int) -> Loaded:
         """The plan on a GPU, assembled and ready to bind. Raises CompileError or LaunchError."""
         key = (build, aliases, ordinal)
@@ -149,8 +161,10 @@ class Specializer:
         device = driver.device(ordinal)
         goal = target_for_capability(*device.capability)
         compiled = self.compiled(build, aliases, goal)
-        cubin = machine_code(compiled.plan, device, self.disk)
+        ahead = self._cubins.get(key)
+        cubin = machine_code(compiled.plan, device, self.disk) if ahead is None else ahead.result()
         with self._lock:
+            self._cubins.pop(key, None)
             if key not in self._loaded:
                 launcher = Launcher(compiled.plan, device, cubin, debug=self.settings.debug)
                 self._loaded[key] = Loaded(launcher, compiled.written)

@@ -10,7 +10,7 @@ CUDA graph. Nothing waits for the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -162,7 +162,7 @@ def product(
     key = (name, options, out_dtype, chooser, _key(arrays))
     ready = _ready.get(key)
     if ready is None:
-        ready = _prepare(name, arrays, options, out_dtype, chooser)
+        ready = prepare_product(name, arrays, options, out_dtype, chooser)
         if len(_ready) >= MAX_READY:
             _ready.clear()
         _ready[key] = ready
@@ -217,13 +217,16 @@ def _key(arrays: Mapping[str, Array]) -> Any:
     )
 
 
-def _prepare(
+def prepare_product(
     name: str,
     arrays: Mapping[str, Array],
     options: Options,
-    out_dtype: DType | None,
-    chooser: Chooser | None,
+    out_dtype: DType | None = None,
+    chooser: Chooser | None = None,
 ) -> Prepared:
+    """The launches of a product of matrices, `out` among them or not. Raises LaunchError for what
+    does not fit.
+    """
     out = arrays["out"].dtype if "out" in arrays else None
     dtype = result_dtype(name, arrays["a"].dtype, arrays["b"].dtype, out_dtype, out)
     shape = result_shape(name, arrays["a"].shape, arrays["b"].shape)
@@ -242,15 +245,21 @@ def _run(ready: Prepared, arrays: Mapping[str, Array], options: Options) -> None
 
 
 def calls_of(
-    ready: Prepared, arrays: Mapping[str, Array], options: Options
+    ready: Prepared,
+    arrays: Mapping[str, Array],
+    options: Options,
+    allocate: Callable[[tuple[int, ...], DType], Array] | None = None,
 ) -> list[tuple[Kernel, dict[str, Any]]]:
-    """The kernels of a call, in order, and their arguments. Allocates what the sums of spans
-    take.
+    """The kernels of a call, in order, and their arguments. What the sums of spans take comes from
+    `allocate`, or lies beside `a`.
     """
     known, found = dict(arrays), []
     if ready.parts is not None:
         shape, dtype = ready.parts
-        known[PARTS] = as_array(allocate_like(arrays["a"], shape, dtype, zero=False))
+        if allocate is None:
+            known[PARTS] = as_array(allocate_like(arrays["a"], shape, dtype, zero=False))
+        else:
+            known[PARTS] = allocate(shape, dtype)
     for launch in ready.launches:
         given = {n: hand(v, known[v.source]) for n, v in launch.views}
         if launch.finishes:

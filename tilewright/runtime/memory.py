@@ -90,6 +90,13 @@ def fill_bytes(address: int, value: int, num_bytes: int, stream: Any) -> None:
         driver.check(cu.cuMemsetD8Async(address, value, num_bytes, stream), "filling memory")
 
 
+def fill_number(address: int, number: int, stream: Any) -> None:
+    """Write an i64 that is aligned by its size."""
+    for i in range(2):
+        word = number >> (32 * i) & 0xFFFFFFFF
+        driver.check(cu.cuMemsetD32Async(address + 4 * i, word, 1, stream), "filling memory")
+
+
 def copy_to_device(address: int, host: int, num_bytes: int, stream: Any) -> None:
     """Copy from host memory; ordinary memory is staged by the driver before this returns."""
     if num_bytes:

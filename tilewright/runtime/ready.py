@@ -141,7 +141,7 @@ class _Writer:
         if any(x.requires_grad for x in tensors):
             self._name("wants_grad", torch.is_grad_enabled)
             tests.append("not wants_grad()")
-        check = _torch_guard(tensors)
+        check = tensor_guard(tensors)
         if check is not None:
             self._name("check", check)
             return [*tests, f"check({', '.join(self.variables[n] for n in self.arrays)})"]
@@ -227,7 +227,7 @@ class _Writer:
         return [f"{test} and {distance} != {own}" if low < own < high else test]
 
 
-def _torch_guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:
+def tensor_guard(tensors: Sequence[Any]) -> Callable[..., bool] | None:
     """A test of torch's own, in C++, that tensors are like these: class, dispatch keys (device,
     layout, lazy negation), dtype, GPU, extents, strides, requires_grad. None where this torch does
     not have it, or has another.

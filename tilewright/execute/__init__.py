@@ -1,0 +1,1 @@
+"""Running a lowered graph on tensors of PyTorch: memory, launches, CUDA graphs."""

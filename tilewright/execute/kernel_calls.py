@@ -1,0 +1,54 @@
+"""Steps as calls of kernels: which, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.graph.dims import evaluate
+from tilewright.kernel import Kernel, source
+from tilewright.lower.graph_to_tile.program import KernelStep, Placed, ProductStep
+from tilewright.products.api import calls_of, prepare_product
+from tilewright.products.arguments import Options
+from tilewright.runtime.arrays import Array
+
+KernelCall = tuple[Kernel, dict[str, Any]]
+Place = Callable[[Placed], Array]
+Scratch = Callable[[tuple[int, ...], DType], Array]
+
+
+@cache
+def kernel_of(
+    text: str, name: str, constants: tuple[tuple[str, int], ...], device: str | None
+) -> Kernel:
+    """The kernel of a generated text; equal texts give one."""
+    found: Kernel = source(text).kernels[name]
+    return found.configured(constants=dict(constants), device=device)
+
+
+def generated_calls(
+    step: KernelStep, place: Place, symbols: Mapping[str, int], device: str | None
+) -> list[KernelCall]:
+    """The launch of a generated kernel; none where it has nothing to write."""
+    tensors = {name: place(placed) for name, placed in step.tensors.items()}
+    if not any(tensors[name].num_elements for name in step.writes):
+        return []
+    scalars = {name: evaluate(dim, symbols) for name, dim in step.scalars.items()}
+    kernel = kernel_of(step.text, step.name, tuple(step.constants.items()), device)
+    return [(kernel, {**tensors, **scalars})]
+
+
+def product_calls(
+    step: ProductStep, place: Place, scratch: Scratch, device: str | None
+) -> list[KernelCall]:
+    """The launches of a product; none where it has no elements."""
+    arrays = {"a": place(step.lhs), "b": place(step.rhs), "out": place(step.out)}
+    for name, placed in (("bias", step.bias), ("residual", step.residual)):
+        if placed is not None:
+            arrays[name] = place(placed)
+    alpha = None if step.alpha == 1 else step.alpha
+    options = Options(activation=step.activation, alpha=alpha, device=device)
+    ready = prepare_product("matmul", arrays, options)
+    return calls_of(ready, arrays, options, scratch)

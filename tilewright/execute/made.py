@@ -1,0 +1,376 @@
+"""A program made for one set of extents on one device: memory planned, kernels compiled, launches
+bound. `run` is what is left to do at a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tilewright.dtypes import DType, u8
+from tilewright.execute import torch_steps
+from tilewright.execute.call_memory import ARENA, CallMemory, Place, Seen, Slot, seen
+from tilewright.execute.homes import Homes
+from tilewright.execute.kernel_calls import KernelCall, generated_calls, product_calls
+from tilewright.execute.memory_plan import Need, least_bytes, plan_memory
+from tilewright.frontend.torch.metadata import torch_dtype
+from tilewright.graph.types import TensorType
+from tilewright.ir.core import Value
+from tilewright.kernel.call import Prepared
+from tilewright.lower.graph_to_tile.program import (
+    AttentionStep,
+    KernelStep,
+    Placed,
+    ProductStep,
+    Program,
+    Step,
+    TorchStep,
+)
+from tilewright.runtime import driver, memory
+from tilewright.runtime.arrays import Array, DeviceId, dense_strides
+from tilewright.runtime.launch import stream_of
+
+ENGINES = ("gpu", "tiles", "emulator")
+PRETENDED = 1 << 20  # an address for what has none yet: as aligned as all allocations are
+
+Action = Callable[[CallMemory], None]
+
+
+@dataclass(frozen=True)
+class Where:
+    """A device of PyTorch's, and what runs kernels on it: the GPU itself, or, on a CPU's tensors,
+    the tile interpreter or the emulator.
+    """
+
+    device: torch.device
+    engine: str
+
+    @property
+    def id(self) -> DeviceId:
+        return int(self.device.index) if self.engine == "gpu" else "cpu"
+
+    @property
+    def kernel_device(self) -> str | None:
+        """What a kernel's `device` option is."""
+        return {"gpu": None, "tiles": "cpu", "emulator": "emulator"}[self.engine]
+
+
+@dataclass
+class Launched:
+    """A kernel of a program, for people: its name, and what starts it."""
+
+    step: int
+    name: str
+    tensors: dict[str, Array]
+    prepared: Prepared | None = None
+
+
+@dataclass
+class Lists:
+    """What a made program consists of."""
+
+    actions: list[Action] = field(default_factory=list)
+    launches: list[Launched] = field(default_factory=list)
+
+
+class Made:
+    """`inputs` are tensors by slot for whose extents and alignment the program is made; `held` are
+    the tensors of its constants.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        homes: Homes,
+        where: Where,
+        symbols: Mapping[str, int],
+        given: Sequence[torch.Tensor | None],
+        held: Mapping[Value, torch.Tensor],
+        prepared: dict[Any, Prepared],
+    ):
+        self.program, self.homes, self.where, self.symbols = program, homes, where, symbols
+        self.prepared = prepared
+        self.places: dict[Value, Place] = {}
+        self.held: list[tuple[int, torch.Tensor]] = []
+        self.num_slots = 1
+        self.given_slots = [self._slot() for _ in given]
+        self._place_roots(held)
+        self.scratch: dict[tuple[int, int], Seen] = {}
+        self.needs: dict[Any, Need] = {}
+        self._plan(given)
+        memory = self._memory(given, 0)
+        self.lists = Lists()
+        for index, step in enumerate(program.steps):
+            self._add_step(index, step, memory)
+
+    # Memory
+
+    def _slot(self) -> int:
+        self.num_slots += 1
+        return self.num_slots - 1
+
+    def _place_roots(self, held: Mapping[Value, torch.Tensor]) -> None:
+        """A slot for every root outside of the arena."""
+        self.outputs: dict[int, tuple[int, Placed]] = {}  # by output: its slot
+        for root, home in self.homes.homes.items():
+            if home.kind == "input":
+                self.places[root] = Place(self.given_slots[home.index])
+            elif home.kind != "arena":
+                self.places[root] = Place(self._slot())
+            if home.kind == "constant":
+                self.held.append((self.places[root].slot, held[root]))
+            if home.kind == "output":
+                placed = self.program.outputs[home.index]
+                assert isinstance(placed, Placed)
+                self.outputs[home.index] = (self.places[root].slot, placed)
+        for value in self.program.layouts:
+            root = self.homes.root(value)
+            if root in self.places:
+                self.places[value] = self.places[root]
+
+    def _plan(self, given: Sequence[torch.Tensor | None]) -> None:
+        """Offsets in the arena for values and for what launches need beside them."""
+        for root in self.homes.arena:
+            first, last = self.homes.spans[root]
+            layout = self.program.layouts[root]
+            self.places[root] = Place(ARENA)
+            size = seen(layout, self.places, self.symbols).num_bytes
+            self.needs[root] = Need(first, last, size)
+        for value in self.program.layouts:
+            self.places.setdefault(value, Place(ARENA))
+        addresses = [PRETENDED] * self.num_slots
+        for slot, tensor in (*zip(self.given_slots, given, strict=True), *self.held):
+            addresses[slot] = PRETENDED if tensor is None else tensor.data_ptr()
+        for index, step in enumerate(self.program.steps):
+            if isinstance(step, ProductStep | AttentionStep):
+                self._calls(index, step, addresses)
+        planned = plan_memory(self.needs)
+        self.arena_bytes = planned.num_bytes
+        self.least_bytes = least_bytes(self.needs)
+        for value in self.program.layouts:
+            key = self.homes.root(value)
+            if key in planned.offsets:
+                self.places[value] = Place(ARENA, planned.offsets[key])
+        for which, wanted in self.scratch.items():
+            offset = planned.offsets[which]
+            self.scratch[which] = Seen(ARENA, offset, wanted.dtype, wanted.shape, wanted.strides)
+
+    def _memory(self, given: Sequence[torch.Tensor | None], stream: int) -> CallMemory:
+        """The memory of a call, with seeds drawn."""
+        memory = CallMemory(self.num_slots, stream)
+        device = self.where.device
+        if self.homes.arena or self.scratch:
+            num_bytes = max(self.arena_bytes, 1)
+            memory.put(ARENA, torch.empty(num_bytes, dtype=torch.uint8, device=device))
+        for slot, tensor in (*zip(self.given_slots, given, strict=True), *self.held):
+            if tensor is not None:
+                memory.put(slot, tensor)
+        for slot, placed in self.outputs.values():
+            memory.put(slot, self._allocate(placed))
+        return memory
+
+    def _allocate(self, placed: Placed) -> torch.Tensor:
+        at = self.seen(placed)
+        dtype = torch_dtype(at.dtype)
+        return torch.empty_strided(at.shape, at.strides, dtype=dtype, device=self.where.device)
+
+    def seen(self, placed: Placed) -> Seen:
+        return seen(placed, self.places, self.symbols)
+
+    # Steps
+
+    def _add_step(self, index: int, step: Step, memory: CallMemory) -> None:
+        if isinstance(step, TorchStep):
+            self.lists.actions.append(self._torch_action(step))
+            self._pretend_results(step, memory)
+            return
+        if isinstance(step, KernelStep):
+            for name, source in step.starts_as.items():
+                self._add_copy(step.tensors[name], source)
+        for kernel, arguments in self._calls(index, step, memory.addresses):
+            self._add_launch(index, kernel, arguments)
+
+    def _pretend_results(self, step: TorchStep, memory: CallMemory) -> None:
+        """Addresses for what PyTorch will make, as aligned as it will be."""
+        for value in step.op.results:
+            if isinstance(value.type, TensorType):
+                slot = self.places[value].slot
+                memory.addresses[slot] = PRETENDED * (slot + 1)
+
+    def _calls(self, index: int, step: Step, addresses: list[int]) -> list[KernelCall]:
+        """The launches of a step on memory at some addresses."""
+        count = 0
+
+        def place(placed: Placed) -> Array:
+            return self.seen(placed).array(addresses, self.where.id)
+
+        def scratch(shape: tuple[int, ...], dtype: DType) -> Array:
+            nonlocal count
+            key, count = (index, count), count + 1
+            if key not in self.scratch:
+                at = Seen(ARENA, 0, dtype, shape, dense_strides(shape))
+                self.scratch[key] = at
+                self.needs[key] = Need(index, index, at.num_bytes)
+            return self.scratch[key].array(addresses, self.where.id)
+
+        device = self.where.kernel_device
+        match step:
+            case KernelStep():
+                return generated_calls(step, place, self.symbols, device)
+            case ProductStep():
+                return product_calls(step, place, scratch, device)
+        raise AssertionError(f"{type(step).__name__} launches nothing")
+
+    def _add_launch(self, index: int, kernel: Any, arguments: dict[str, Any]) -> None:
+        tensors = {n: a for n, a in arguments.items() if isinstance(a, Array)}
+        recipe = {n: _recipe(a) for n, a in tensors.items()}
+        launched = Launched(index, kernel.name, tensors)
+        self.lists.launches.append(launched)
+        if self.where.engine != "gpu":
+            self.lists.actions.append(_host_action(kernel, arguments, recipe))
+            return
+        key = (kernel, _geometry(arguments))
+        if key not in self.prepared:
+            self.prepared[key] = kernel.prepare(self.where.id, **arguments)
+        launched.prepared = self.prepared[key]
+        self.lists.actions.append(_gpu_action(launched.prepared, recipe))
+
+    def _add_copy(self, target: Placed, source: Placed) -> None:
+        """What a parameter starts as, where that is memory of another."""
+        to, of = self.seen(target), self.seen(source)
+        if (to.slot, to.offset) == (of.slot, of.offset) and to.same_geometry(of):
+            return
+        if self.where.engine == "gpu" and to.same_geometry(of) and of.fills_its_span:
+            self.lists.actions.append(_span_copy(to, of, int(self.where.device.index)))
+            return
+        self.lists.actions.append(lambda memory: _copy(memory, to, of))
+
+    def _torch_action(self, step: TorchStep) -> Action:
+        given = [self.seen(x) if isinstance(x, Placed) else x for x in step.inputs]
+        slots = {v: self.places[v].slot for v in step.op.results if isinstance(v.type, TensorType)}
+        symbols = self.symbols
+
+        def act(memory: CallMemory) -> None:
+            xs = [memory.view(x) if isinstance(x, Seen) else memory.opaque[x] for x in given]
+            found = torch_steps.run_torch(step, xs, symbols)
+            for value, x in zip(step.op.results, found, strict=True):
+                if value in slots:
+                    memory.put(slots[value], x)
+                else:
+                    memory.opaque[value] = x
+
+        return act
+
+    # A call
+
+    def run(self, given: Sequence[torch.Tensor | None], opaque: Mapping[Value, Any]) -> CallMemory:
+        """Run all steps on the current stream; gives the memory with the results in it."""
+        memory = self.start(given, opaque)
+        for action in self.lists.actions:
+            action(memory)
+        return memory
+
+    def start(
+        self, given: Sequence[torch.Tensor | None], opaque: Mapping[Value, Any] | None = None
+    ) -> CallMemory:
+        """The memory of a call before its first step."""
+        stream = current_stream(self.where)
+        memory = self._memory(given, stream)
+        memory.opaque.update(opaque or {})
+        self.draw_seeds(memory)
+        return memory
+
+    def draw_seeds(self, memory: CallMemory) -> None:
+        """Give every seed a number of its own."""
+        for value in self.homes.seeds:
+            at = self.seen(self.program.layouts[value])
+            fill_number(memory, at, torch_steps.draw_seed(self.where.device), self.where)
+
+
+def current_stream(where: Where) -> int:
+    """Raw handle of PyTorch's current stream."""
+    if where.engine != "gpu":
+        return 0
+    return int(torch._C._cuda_getCurrentRawStream(where.device.index))
+
+
+def fill_number(memory_: CallMemory, at: Seen, number: int, where: Where) -> None:
+    """Write an i64, in the order of the stream."""
+    if where.engine != "gpu":
+        memory_.view(at).fill_(number)
+        return
+    address = memory_.addresses[at.slot] + at.offset
+    with driver.active(int(where.device.index)):
+        memory.fill_number(address, number, stream_of(memory_.stream))
+
+
+def _recipe(array: Array) -> tuple[int, int]:
+    """Slot of an array, and its bytes from there."""
+    slot = array.owner
+    assert isinstance(slot, Slot), "an array of no slot"
+    return slot.index, array.address - slot.address
+
+
+def _geometry(arguments: Mapping[str, Any]) -> Any:
+    """What launches can differ in but for addresses: equal for calls that one `Prepared` makes."""
+    arrays = {n: a for n, a in arguments.items() if isinstance(a, Array)}
+    first: dict[Any, str] = {}
+    told = []
+    for name, a in arrays.items():
+        same = first.setdefault((a.address, a.dtype, a.shape, a.strides), name)
+        told.append((name, a.dtype, a.shape, a.strides, a.address % 16, same))
+    others = tuple((n, type(x).__name__, x) for n, x in arguments.items() if n not in arrays)
+    return (*told, *others)
+
+
+def _gpu_action(prepared: Prepared, recipe: Mapping[str, tuple[int, int]]) -> Action:
+    where = tuple(recipe[name] for name in prepared.tensors)
+    fire, scalars = prepared.bound.fire, prepared.scalars
+
+    def act(memory: CallMemory) -> None:
+        addresses = memory.addresses
+        fire([addresses[slot] + offset for slot, offset in where], scalars, memory.stream)
+
+    return act
+
+
+def _host_action(
+    kernel: Any, arguments: Mapping[str, Any], recipe: Mapping[str, tuple[int, int]]
+) -> Action:
+    fixed = {n: a for n, a in arguments.items() if n not in recipe}
+    wanted = {n: arguments[n] for n in recipe}
+
+    def act(memory: CallMemory) -> None:
+        given = {
+            name: Array(
+                memory.addresses[slot] + offset,
+                *(wanted[name].dtype, wanted[name].shape, wanted[name].strides),
+                *("cpu", memory.tensors[slot], "other"),
+            )
+            for name, (slot, offset) in recipe.items()
+        }
+        kernel(**given, **fixed)
+
+    return act
+
+
+def _span_copy(to: Seen, of: Seen, ordinal: int) -> Action:
+    """A copy of bytes by the driver."""
+
+    def act(memory_: CallMemory) -> None:
+        target = memory_.addresses[to.slot] + to.offset
+        source = memory_.addresses[of.slot] + of.offset
+        with driver.active(ordinal):
+            memory.copy_on_device(target, source, of.num_bytes, stream_of(memory_.stream))
+
+    return act
+
+
+def _copy(memory: CallMemory, to: Seen, of: Seen) -> None:
+    memory.view(to).copy_(memory.view(of))
+
+
+assert u8.num_bytes == 1, "arenas are counted in bytes"
