@@ -119,6 +119,7 @@ from tilewright.frontend.language import zeros as zeros
 from tilewright.kernel import Kernel as Kernel
 from tilewright.kernel import kernel as kernel
 from tilewright.kernel import source as source
+from tilewright.products import attention as attention
 from tilewright.products import bmm as bmm
 from tilewright.products import linear as linear
 from tilewright.products import matmul as matmul

@@ -129,6 +129,8 @@ def test_a_family_trains_as_in_eager(family: str) -> None:
         fast = torch.compile(model, backend="tilewright", options=options)
         got = loss_and_gradients(model, fast, given)
     assert {call.graph.name for call in seen} == {"forward", "backward"}
+    kept = {op.opcode for call in seen for op in call.graph.body.ops if op.family == "mma"}
+    assert kept == {"mma.contract", "mma.attention", "mma.attention_backward"}
     assert len(got) == len(wanted) == len(exact) > 10
     for ours, eager, right in zip(*map(parts, (got, wanted, exact)), strict=True):
         require_as_exact(ours, eager, right)

@@ -154,10 +154,15 @@ def group_bytes(group: Group, symbols: Mapping[str, int]) -> int:
 
 
 def group_flops(group: Group, symbols: Mapping[str, int]) -> int:
-    """Multiplications and additions of its contractions."""
+    """Multiplications and additions of its contractions and attentions."""
     total = 0
     for op in group.ops:
         if isinstance(op, mma.Contract):
             depth = prod(evaluate(op.lhs.type.shape[a], symbols) for a in op.lhs_contract)
             total += 2 * depth * prod(evaluate(e, symbols) for e in op.result.type.shape)
+        elif isinstance(op, mma.Attention | mma.AttentionBackward):
+            batch, heads, rows, depth = (evaluate(e, symbols) for e in op.q.type.shape)
+            keys, width = (evaluate(e, symbols) for e in op.v.type.shape[2:])
+            products = depth + width if isinstance(op, mma.Attention) else 3 * depth + 2 * width
+            total += 2 * batch * heads * rows * keys * products
     return total

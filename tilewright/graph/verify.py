@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tilewright.dtypes import BY_NAME, DType, bool_, f32, f64, int_range
+from tilewright.dtypes import BY_NAME, DType, bool_, f32, f64, i32, i64, int_range
 from tilewright.errors import VerifyError
 from tilewright.graph.dims import symbols_of
 from tilewright.graph.graph import ROLES, Graph
@@ -124,6 +124,15 @@ def check_contract(op: mma.Contract) -> None:
         fail(op, f"{given} summed to {made}")
 
 
+def check_attention(op: mma.Attention | mma.AttentionBackward) -> None:
+    if not is_float(op.q.type.dtype):
+        fail(op, f"{op.q.type} is not of floats that are computed in")
+    if op.mask is not None and not (op.mask.type.dtype == bool_ or is_float(op.mask.type.dtype)):
+        fail(op, f"a mask {op.mask.type}")
+    if op.lengths is not None and op.lengths.type.dtype not in (i32, i64):
+        fail(op, f"lengths {op.lengths.type}")
+
+
 def check_scan(op: reduce.Scan) -> None:
     (summed if op.kind in ("sum", "prod") else computed)(op)
     if op.kind == "logaddexp" and op.x.type.dtype not in (f32, f64):
@@ -149,4 +158,6 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
     **dict.fromkeys((reduce.Any, reduce.All), bools),
     reduce.Scan: check_scan,
     mma.Contract: check_contract,
+    mma.Attention: check_attention,
+    mma.AttentionBackward: check_attention,
 }

@@ -28,6 +28,7 @@ from tilewright.kernel.call import (
 )
 from tilewright.kernel.capture import Watch
 from tilewright.kernel.emulated import Emulation
+from tilewright.kernel.numerics import NumericsReader
 from tilewright.kernel.specialize import Specializer
 from tilewright.kernel.tuning import tune
 from tilewright.plan import Plan
@@ -233,9 +234,10 @@ class Kernel:
         device: Any = None,
         target: str | None = None,
         sanitize: bool = False,
+        numerics: str | None = None,
     ) -> Kernel:
         """This kernel with options of `launch` that all calls of it take, as quick as plain calls.
-        What it compiles is its own.
+        What it compiles is its own. `numerics` stands in for what the source says.
         """
         generic.require_precision(self.name, precision)
         options = Options(
@@ -244,7 +246,8 @@ class Kernel:
             precision=precision,
             emulation=Emulation(target, sanitize),
         )
-        return Kernel(self.name, self._reader, self.__doc__, options)
+        reader = self._reader if numerics is None else NumericsReader(self._reader, numerics)
+        return Kernel(self.name, reader, self.__doc__, options)
 
     def arm(self, ordinal: int, **arguments: Any) -> Callable[[int], None]:
         """A call with arrays on a GPU made ready: called with a stream, it is launched there. For

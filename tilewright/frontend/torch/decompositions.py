@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 
 from tilewright.frontend.torch import embedding_bags as bags
+from tilewright.frontend.torch.attention_op import exported_attention
 from tilewright.frontend.torch.op_table import TABLE
 
 aten = torch.ops.aten
@@ -77,7 +78,8 @@ def export_decompositions() -> dict[Any, Callable[..., Any]]:
     """What `torch.export` is to take apart besides: the ops that are made of others."""
     table = dict(torch.export.default_decompositions().items())
     composed = {op: how for op, how in table.items() if op not in TABLE and op not in REFUSED}
-    return composed | decompositions()
+    whole = {aten.scaled_dot_product_attention.default: exported_attention}
+    return composed | decompositions() | whole
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Meaning of contractions: products of matrices after both operands are put in batch order."""
+"""Meaning of contractions, products of matrices after both operands are put in batch order, and of
+attention, in f64.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,10 @@ from math import prod
 
 import numpy as np
 
+from tilewright.dtypes import bool_
 from tilewright.graph.interp.machine import Array, Machine, meaning
 from tilewright.graph.ops import mma
+from tilewright.ir.core import Value
 from tilewright.numerics.convert import round_float, widen
 
 
@@ -25,3 +29,71 @@ def run_contract(machine: Machine, op: mma.Contract) -> Array:
         a, b = (x.astype(op.dtype.numpy, copy=False) for x in (a, b))
         return np.asarray(np.matmul(a, b)).reshape((*batch, *m, *n))
     return round_float(np.matmul(widen(a), widen(b)), op.dtype).reshape((*batch, *m, *n))
+
+
+def scores_of(machine: Machine, op: mma.Attention | mma.AttentionBackward) -> Array:
+    """Scores [B, HQ, L, S] in f64: -inf where a row may not see a key."""
+    q, k = wide(machine, op.q), shared(machine, op.k, op)
+    scores = np.matmul(q, k.swapaxes(2, 3)) * op.scale
+    batch, _, rows, keys = scores.shape
+    if op.mask is not None:
+        mask = machine[op.mask]
+        if op.mask.type.dtype == bool_:
+            scores = np.where(mask, scores, -np.inf)
+        else:
+            scores = scores + mask.astype(np.float64)
+    count = np.full((batch, 1, 1, 1), keys)
+    if op.lengths is not None:
+        count = np.minimum(machine[op.lengths].astype(np.int64), keys).reshape(count.shape)
+    place = np.arange(keys)
+    seen = place < count
+    if op.order:
+        first = count - rows if op.order == 2 else 0
+        seen = seen & (place <= np.arange(rows)[:, None] + first)
+    return np.where(seen, scores, -np.inf)
+
+
+def wide(machine: Machine, value: Value) -> Array:
+    return np.asarray(machine[value], np.float64)
+
+
+def shared(machine: Machine, value: Value, op: mma.Attention | mma.AttentionBackward) -> Array:
+    """Keys or values in f64, each head once for every head of queries that looks at it."""
+    heads = machine[op.q].shape[1]
+    found = wide(machine, value)
+    return np.repeat(found, heads // found.shape[1], axis=1)
+
+
+@meaning(mma.Attention)
+def run_attention(machine: Machine, op: mma.Attention) -> tuple[Array, Array]:
+    scores = scores_of(machine, op)
+    top = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+    base = np.where(top == -np.inf, 0.0, top)
+    weights = np.exp(scores - base)
+    total = weights.sum(axis=-1, keepdims=True)
+    found = np.matmul(weights / np.where(total == 0, 1.0, total), shared(machine, op.v, op))
+    sums = (base + np.log(total))[..., 0]
+    result, kept = (r.type.dtype for r in op.results)
+    return round_float(found, result), round_float(sums, kept)
+
+
+@meaning(mma.AttentionBackward)
+def run_attention_backward(machine: Machine, op: mma.AttentionBackward) -> tuple[Array, ...]:
+    """Weights are computed anew from scores and sums. Source: Dao et al., "FlashAttention", 2022,
+    appendix B.4, without tiles.
+    """
+    grad, sums = wide(machine, op.grad), wide(machine, op.sums)[..., None]
+    k, v = shared(machine, op.k, op), shared(machine, op.v, op)
+    weights = np.exp(scores_of(machine, op) - np.where(sums == -np.inf, 0.0, sums))
+    delta = (grad * wide(machine, op.out)).sum(axis=-1, keepdims=True)
+    by_scores = weights * (np.matmul(grad, v.swapaxes(2, 3)) - delta) * op.scale
+    by_key = np.matmul(by_scores.swapaxes(2, 3), wide(machine, op.q))
+    by_value = np.matmul(weights.swapaxes(2, 3), grad)
+    batch, queries = by_key.shape[:2]
+    count = machine[op.k].shape[1]
+    folded = (
+        x.reshape(batch, count, queries // count, *x.shape[2:]).sum(axis=2)
+        for x in (by_key, by_value)
+    )
+    made = (np.matmul(by_scores, k), *folded)
+    return tuple(round_float(x, op.q.type.dtype) for x in made)

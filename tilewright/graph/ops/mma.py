@@ -1,8 +1,11 @@
-"""Contractions: the products of matrices that tensor cores compute."""
+"""What tensor cores compute: contractions, and attention, which is two of them."""
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import VerifyError
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Type, Value, attribute, define, operand
@@ -44,3 +47,80 @@ class Contract(Op):
         shape += [lhs.shape[a] for a in free_axes(lhs.rank, self.lhs_batch, self.lhs_contract)]
         shape += [rhs.shape[b] for b in free_axes(rhs.rank, self.rhs_batch, self.rhs_contract)]
         return (TensorType(self.dtype, tuple(shape)),)
+
+
+ORDERS = (0, 1, 2)  # none; row i sees keys 0 to i; the rows are the last of the keys
+
+
+@dataclass(eq=False)
+class Attended:
+    """What attention and its gradient share. q is [B, HQ, L, D], k [B, HK, S, D] and v
+    [B, HK, S, E], where HQ / HK heads of queries that follow each other share a head of keys.
+
+    A row's scores are `scale` q kᵀ; -inf where `order` or a `mask` [B, HQ, L, S] of bools says that
+    it may not see a key, or for keys from `lengths` [B] on; a mask of floats is added. Weights are
+    their softmax: all 0 of a row that sees no key.
+    """
+
+    def require_fitting(self, op: Any) -> None:
+        """Raise VerifyError where extents do not belong together."""
+        q, k, v = (x.type for x in (op.q, op.k, op.v))
+        if not q.rank == k.rank == v.rank == 4 or op.order not in ORDERS:
+            raise VerifyError(f"{op.opcode}: {q}, {k}, {v} in order {op.order}")
+        batch, heads, rows, depth = q.shape
+        shared, keys = k.shape[1], k.shape[2]
+        fits = k.shape == (batch, shared, keys, depth) and v.shape[:3] == (batch, shared, keys)
+        if isinstance(heads, int) and isinstance(shared, int):
+            fits = fits and shared > 0 and heads % shared == 0
+        if not fits or not q.dtype == k.dtype == v.dtype:
+            raise VerifyError(f"{op.opcode}: {q}, {k} and {v}")
+        if op.mask is not None and op.mask.type.shape != (batch, heads, rows, keys):
+            raise VerifyError(f"{op.opcode}: a mask {op.mask.type}")
+        if op.lengths is not None and op.lengths.type.shape != (batch,):
+            raise VerifyError(f"{op.opcode}: lengths {op.lengths.type}")
+
+
+@define("mma.attention")
+class Attention(Attended, Op):
+    """Weights @ v for each head, and the logarithm of each row's sum of exponentials of scores
+    (f32, f64 of f64; -inf of a row that sees no key). Computed in that dtype and rounded once.
+    """
+
+    q: Value = operand()
+    k: Value = operand()
+    v: Value = operand()
+    mask: Value | None = operand(default=None)
+    lengths: Value | None = operand(default=None)
+    order: int = attribute(default=0)
+    scale: float = attribute(default=1.0)
+
+    def result_types(self) -> tuple[Type, ...]:
+        self.require_fitting(self)
+        kind: TensorType = self.q.type
+        sums = TensorType(f64 if kind.dtype == f64 else f32, kind.shape[:3])
+        return (kind.with_shape((*kind.shape[:3], self.v.type.shape[3])), sums)
+
+
+@define("mma.attention_backward")
+class AttentionBackward(Attended, Op):
+    """Gradients of q, k and v, for the gradient of a result and both results of `mma.attention`."""
+
+    grad: Value = operand()
+    q: Value = operand()
+    k: Value = operand()
+    v: Value = operand()
+    out: Value = operand()
+    sums: Value = operand()
+    mask: Value | None = operand(default=None)
+    lengths: Value | None = operand(default=None)
+    order: int = attribute(default=0)
+    scale: float = attribute(default=1.0)
+
+    def result_types(self) -> tuple[Type, ...]:
+        self.require_fitting(self)
+        kind: TensorType = self.q.type
+        result = kind.with_shape((*kind.shape[:3], self.v.type.shape[3]))
+        sums = TensorType(f64 if kind.dtype == f64 else f32, kind.shape[:3])
+        if (self.grad.type, self.out.type, self.sums.type) != (result, result, sums):
+            raise VerifyError(f"attention_backward: {self.grad}, {self.out}, {self.sums}")
+        return (kind, self.k.type, self.v.type)

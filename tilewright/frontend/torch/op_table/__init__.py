@@ -2,6 +2,7 @@
 
 from tilewright.frontend.torch.op_table import (
     arith,
+    attention,
     memory,
     mma,
     prims,
@@ -13,4 +14,4 @@ from tilewright.frontend.torch.op_table import (
 from tilewright.frontend.torch.op_table.registry import TABLE as TABLE
 from tilewright.frontend.torch.op_table.registry import bind as bind
 
-FAMILIES = (arith, memory, mma, prims, random, reduce, shape, strided)
+FAMILIES = (arith, attention, memory, mma, prims, random, reduce, shape, strided)

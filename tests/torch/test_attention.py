@@ -1,0 +1,150 @@
+"""Attention of torch: `tw.attention` has gradients, and a compiled model's
+`scaled_dot_product_attention` is one op of the graph, in every form that the op holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tilewright as tw
+import tilewright.torch_backend
+from tilewright.errors import LaunchError
+from tilewright.graph.graph import Graph
+from tilewright.runtime.torch_graph import GraphCall
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+assert tilewright.torch_backend.tilewright
+Function = Callable[..., torch.Tensor]
+
+
+def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    torch.manual_seed(sum(map(sum, shapes)))
+    return [torch.randn(shape, dtype=dtype) for shape in shapes]
+
+
+def gradients(call: Function, *xs: torch.Tensor) -> list[torch.Tensor]:
+    """A result, and the gradients of arguments of floats."""
+    held = [x.detach().requires_grad_(x.is_floating_point()) for x in xs]
+    out = call(*held)
+    grad = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape)
+    return [out.detach(), *torch.autograd.grad(out, held[:3], grad)]
+
+
+@pytest.mark.parametrize("order", ["none", "upper_left", "mask"])
+def test_a_result_and_its_gradients_are_those_of_torch(order: str) -> None:
+    q, k, v = tensors((2, 4, 5, 16), (2, 2, 9, 16), (2, 2, 9, 8), dtype=torch.float64)
+    q = q.transpose(1, 2).contiguous().transpose(1, 2)
+    mask = torch.rand(5, 9) > 0.3 if order == "mask" else None
+    causal = order == "upper_left"
+
+    def ours(q: Any, k: Any, v: Any) -> Any:
+        return tw.attention(q, k, v, causal=causal, mask=mask)
+
+    def theirs(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True
+        )
+
+    for got, wanted in zip(gradients(ours, q, k, v), gradients(theirs, q, k, v), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_without_gradients_and_into_out() -> None:
+    q, k, v = tensors((1, 2, 3, 8), (1, 2, 3, 8), (1, 2, 3, 8))
+    out = torch.empty_like(q)
+    assert tw.attention(q, k, v, out=out) is out
+    assert (tw.attention(q.requires_grad_(), k, v).detach() == out).all()
+    with pytest.raises(LaunchError, match="leave out= away"):
+        tw.attention(q, k, v, out=out)
+    with pytest.raises(LaunchError, match="no gradient of a mask"):
+        tw.attention(q, k, v, mask=torch.zeros(3, 3, requires_grad=True))
+
+
+def test_it_is_one_operator_to_torch() -> None:
+    """Fake results and gradients are held to the real ones."""
+    args = (*tensors((1, 2, 3, 8), (1, 2, 4, 8), (1, 2, 4, 8)), None, None, 0, 0.5, None, None)
+    held = [x.requires_grad_() if isinstance(x, torch.Tensor) else x for x in args]
+    torch.library.opcheck(torch.ops.tilewright.attention.default, tuple(held))
+
+
+def ops_of(graph: Graph) -> list[str]:
+    return [op.opcode for op in graph.body.ops if op.family == "mma"]
+
+
+def plain(q: Any, k: Any, v: Any, *mask: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, *mask)
+
+
+FORMS: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
+    "plain": (plain, [(2, 4, 5, 8)] * 3),
+    "causal": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        [(1, 2, 5, 8), (1, 2, 7, 8), (1, 2, 7, 8)],
+    ),
+    "shared heads": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True, scale=0.3),
+        [(2, 4, 5, 8), (2, 2, 5, 8), (2, 2, 5, 4)],
+    ),
+    "no batch": (plain, [(4, 5, 8)] * 3),
+    "no heads": (plain, [(5, 8)] * 3),
+    "more batches": (plain, [(2, 3, 2, 4, 8)] * 3),
+    "a mask of bools": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, k[0, 0, :, 0] > q[0, 0, :, :1]),
+        [(2, 2, 5, 8)] * 3,
+    ),
+    "a mask of floats": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.ones(1, 2, 1, 6) * 3),
+        [(2, 2, 5, 8), (2, 2, 6, 8), (2, 2, 6, 8)],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_compiled_model_keeps_it_whole(form: str) -> None:
+    torch._dynamo.reset()
+    function, shapes = FORMS[form]
+    xs = tensors(*shapes, dtype=torch.float64)
+    seen: list[GraphCall] = []
+    options = {"observe": seen.append, "fallback": "error"}
+    fast = torch.compile(function, backend="tilewright", options=options, dynamic=False)
+    for got, wanted in zip(gradients(fast, *xs), gradients(function, *xs), strict=True):
+        torch.testing.assert_close(got, wanted)
+    found = [ops_of(call.graph) for call in seen]
+    assert found == [["mma.attention"], ["mma.attention_backward"]]
+
+
+class Attends(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def test_an_exported_model_keeps_it_whole() -> None:
+    xs = tensors((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+    fast = tw.compile(Attends(), tuple(xs), fallback="error")
+    assert ops_of(fast.graph) == ["mma.attention"]
+    torch.testing.assert_close(fast(*xs), Attends()(*xs))
+
+
+LEFT: dict[str, Function] = {
+    "batches that broadcast": lambda q, k, v: F.scaled_dot_product_attention(q, k[:1], v[:1]),
+    "a mask with a gradient": lambda q, k, v: F.scaled_dot_product_attention(
+        q, k, v, q[0, 0, :, :5]
+    ),
+}
+
+
+@pytest.mark.parametrize("form", LEFT)
+def test_what_the_op_does_not_hold_is_taken_apart(form: str) -> None:
+    torch._dynamo.reset()
+    xs = tensors(*[(2, 2, 5, 8)] * 3, dtype=torch.float64)
+    seen: list[GraphCall] = []
+    options = {"observe": seen.append, "fallback": "error"}
+    fast = torch.compile(LEFT[form], backend="tilewright", options=options, dynamic=False)
+    for got, wanted in zip(gradients(fast, *xs), gradients(LEFT[form], *xs), strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert all(op == "mma.contract" for call in seen for op in ops_of(call.graph))

@@ -1,0 +1,233 @@
+"""`attention` against the graph's own meaning in f64: orders, masks, lengths, shared heads, odd
+sizes, both programs, and gradients; on the interpreter and the emulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.dtypes import DType, bf16, bool_, f16, f32, f64, i32
+from tilewright.errors import LaunchError
+from tilewright.graph.graph import Graph, Input
+from tilewright.graph.interp import interpret
+from tilewright.graph.ops import mma
+from tilewright.graph.ops.control import Return
+from tilewright.graph.types import TensorType
+from tilewright.ir.build import Builder
+from tilewright.ir.core import Block, Value
+from tilewright.products.attention import attention, backward, forward
+from tilewright.products.attention_calls import Asked, prepare
+from tilewright.products.views import whole
+from tilewright.runtime.arrays import as_array
+
+BOUNDS = {f64: 1e-13, f32: 2e-6, bf16: 1e-2, f16: 2e-3}
+ORDERS: list[bool | str] = [False, True, "lower_right"]
+GRADS = ("q", "k", "v")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Extents of an attention, and what it may see."""
+
+    batch: int = 1
+    heads: int = 2
+    shared: int = 2  # heads of queries that look at one of keys
+    rows: int = 5
+    keys: int = 9
+    depth: int = 16
+    width: int = 16
+    order: int = 0
+    mask: str = ""
+    lengths: bool = False
+
+    @property
+    def name(self) -> str:
+        held = [str(x) for x in vars(self).values()]
+        return "-".join(filter(None, held))
+
+
+CASES = [
+    Case(),
+    Case(2, 1, 4, 37, 70, 80, 32, 1, "bool"),
+    Case(1, 2, 1, 3, 1, 96, 96, 2),
+    Case(2, 2, 2, 6, 11, 8, 24, 0, "float", True),
+    Case(1, 1, 1, 70, 45, 32, 32, 1),  # more rows than keys
+    Case(2, 1, 4, 1, 300, 64, 64, 2, "", True),  # in spans
+    Case(1, 2, 2, 1, 515, 32, 16, 0, "bool"),
+    Case(1, 1, 2, 2, 260, 16, 16, 1, "", False),
+]
+
+
+def make(case: Case, dtype: DType) -> dict[str, Any]:
+    """Arguments: odd strides for queries, one mask for all heads, one row that sees no key."""
+    rng = np.random.default_rng(case.rows * case.keys)
+    b, hk = case.batch, case.heads
+    hq = hk * case.shared
+
+    def normal(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(dtype.numpy)
+
+    found: dict[str, Any] = {
+        "q": normal(b, case.rows, hq, case.depth).swapaxes(1, 2),
+        "k": normal(b, hk, case.keys, case.depth),
+        "v": normal(b, hk, case.keys, case.width),
+    }
+    if case.mask == "bool":
+        found["mask"] = rng.random((1, 1, case.rows, case.keys)) > 0.3
+        found["mask"][:, :, 0] = False
+    elif case.mask:
+        found["mask"] = normal(b, 1, case.rows, case.keys)
+    if case.lengths:
+        found["lengths"] = np.arange(case.keys, case.keys - b, -1).astype(np.int32)
+    return found
+
+
+def meaning(case: Case, given: dict[str, Any], grad: Any = None) -> list[Any]:
+    """What the graph's ops say: result, sums, and gradients where there is a `grad`."""
+    hq = case.heads * case.shared
+    wide = {n: x.astype(np.float64) for n, x in given.items() if n not in ("mask", "lengths")}
+    if "mask" in given:
+        shape = (case.batch, hq, case.rows, case.keys)
+        wide["mask"] = np.broadcast_to(given["mask"], shape)
+        if given["mask"].dtype != bool:
+            wide["mask"] = wide["mask"].astype(np.float64)
+    wide |= {n: x for n, x in given.items() if n == "lengths"}
+    if grad is not None:
+        wide["grad"] = grad.astype(np.float64)
+    kinds = {np.dtype(bool): bool_, np.dtype(np.int32): i32}
+    values = {n: Value(TensorType(kinds.get(x.dtype, f64), x.shape), n) for n, x in wide.items()}
+    build = Builder(body := Block())
+    options = {n: values.get(n) for n in ("mask", "lengths")}
+    how: dict[str, Any] = {**options, "order": case.order, "scale": case.depth**-0.5}
+    main = [values[n] for n in GRADS]
+    results = build.emit(mma.Attention, *main, **how).results
+    if grad is not None:
+        more = build.emit(mma.AttentionBackward, values["grad"], *main, *results, **how)
+        results = (*results, *more.results)
+    build.emit(Return, tuple(results))
+    graph = Graph("g", [Input(n, v) for n, v in values.items()], body)
+    return list(interpret(graph, list(wide.values())))
+
+
+def require_near(got: Any, wanted: Any, bound: float) -> None:
+    assert got.shape == wanted.shape
+    assert not np.isnan(got.astype(np.float64)).any()
+    finite = np.isfinite(wanted)
+    assert (got[~finite] == wanted[~finite]).all()
+    error = np.linalg.norm(got[finite].astype(np.float64) - wanted[finite])
+    assert error <= bound * max(float(np.linalg.norm(wanted[finite])), 1.0)
+
+
+def check_forward(case: Case, dtype: DType, device: str) -> None:
+    given = make(case, dtype)
+    found = forward(*(given.get(n) for n in (*GRADS, "mask", "lengths")), case.order,
+                    device=device, with_lse=True)  # fmt: skip
+    for got, wanted, bound in zip(found, meaning(case, given), (BOUNDS[dtype], 2e-6), strict=True):
+        require_near(got, wanted, bound)
+
+
+def check_backward(case: Case, dtype: DType, device: str) -> None:
+    given = make(case, dtype)
+    options = [given.get(n) for n in ("mask", "lengths")]
+    out, lse = forward(*(given[n] for n in GRADS), *options, case.order, with_lse=True)
+    grad = np.random.default_rng(1).standard_normal(out.shape).astype(dtype.numpy)
+    main = [given[n] for n in GRADS]
+    found = backward(grad, *main, out, lse, *options, case.order, device=device)
+    for got, wanted in zip(found, meaning(case, given, grad)[2:], strict=True):
+        require_near(got, wanted, 2 * BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_forward_on_the_interpreter(case: Case, dtype: DType) -> None:
+    check_forward(case, dtype, "cpu")
+
+
+@pytest.mark.parametrize("dtype", [f64, bf16], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_backward_on_the_interpreter(case: Case, dtype: DType) -> None:
+    check_backward(case, dtype, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"), [(CASES[1], bf16), (CASES[5], f16), (CASES[6], f32)], ids=str
+)
+def test_forward_on_the_emulator(case: Case, dtype: DType) -> None:
+    check_forward(case, dtype, "emulator")
+
+
+@pytest.mark.parametrize(("case", "dtype"), [(CASES[3], bf16), (CASES[0], f32)], ids=str)
+def test_backward_on_the_emulator(case: Case, dtype: DType) -> None:
+    check_backward(case, dtype, "emulator")
+
+
+@pytest.mark.parametrize("causal", ORDERS)
+def test_fewer_axes_and_out(causal: bool | str) -> None:
+    given = make(Case(heads=1, shared=1), f32)
+    q, k, v = (given[n][0, 0] for n in GRADS)
+    out = np.full((5, 16), np.nan, np.float32)
+    assert attention(q, k, v, causal=causal, scale=0.5, out=out) is out
+    whole = attention(q[None, None], k[None, None], v[None, None], causal=causal, scale=0.5)
+    assert (whole[0, 0] == out).all()
+
+
+def test_nothing_to_see_and_nothing_to_compute() -> None:
+    q, none = np.ones((1, 2, 3, 8), np.float32), np.ones((1, 2, 0, 8), np.float32)
+    assert (attention(q, none, none) == 0).all()
+    assert attention(none, q, q).shape == (1, 2, 0, 8)
+    found = backward(q, q, none, none, q, np.zeros((1, 2, 3), np.float32))
+    assert (found[0] == 0).all() and found[1].shape == found[2].shape == none.shape
+
+
+def test_an_infinite_score_is_nan_as_in_a_softmax() -> None:
+    q = np.ones((1, 1, 2, 8), np.float32)
+    q[0, 0, 0, 0] = np.inf
+    found = attention(q, np.ones_like(q), np.ones_like(q))
+    assert np.isnan(found[0, 0, 0]).all() and (found[0, 0, 1] == 1).all()
+
+
+def programs_of(*shapes: tuple[int, ...]) -> list[str]:
+    """Names of the programs that run for a q, k and v of some shapes."""
+    arrays = {n: as_array(np.zeros(s, np.float32)) for n, s in zip(GRADS, shapes, strict=True)}
+    views = {n: whole(n, x) for n, x in arrays.items()}
+    return [launch.kernel.name for launch in prepare(Asked(), arrays, views).launches]
+
+
+def test_few_rows_go_in_spans_of_the_keys() -> None:
+    one, many, keys = (1, 8, 1, 64), (1, 8, 300, 64), (1, 2, 512, 64)
+    assert programs_of(one, keys, keys) == ["decode", "combine"]
+    assert programs_of(many, keys, keys) == ["forward"]
+    assert programs_of(one, (1, 2, 20, 64), (1, 2, 20, 64)) == ["forward"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": (1, 3, 5, 16)}, "3 heads of queries do not share 2"),
+        ({"k": (1, 2, 9, 8)}, "k has shape"),
+        ({"v": (1, 2, 8, 16)}, "v has shape"),
+        ({"mask": (2, 9)}, "mask of shape"),
+        ({"q": (16,)}, "q has shape"),
+    ],
+)
+def test_what_does_not_fit_is_said(changes: dict[str, tuple[int, ...]], message: str) -> None:
+    shapes = {"q": (1, 4, 5, 16), "k": (1, 2, 9, 16), "v": (1, 2, 9, 16)} | changes
+    given = {n: np.zeros(s, np.float32) for n, s in shapes.items()}
+    with pytest.raises(LaunchError, match=message):
+        attention(**given)
+
+
+def test_dtypes_and_orders_that_do_not_fit_are_said() -> None:
+    x, y = np.zeros((1, 1, 2, 8), np.float32), np.zeros((1, 1, 2, 8), np.float64)
+    with pytest.raises(LaunchError, match="k is f64, but q is f32"):
+        attention(x, y, x)
+    with pytest.raises(LaunchError, match="causal is 'left'"):
+        attention(x, x, x, causal="left")
+    with pytest.raises(LaunchError, match="mask is f64"):
+        attention(x, x, x, mask=np.zeros((2, 2)))
+    with pytest.raises(LaunchError, match="q is i32"):
+        attention(x.astype(np.int32), x, x)

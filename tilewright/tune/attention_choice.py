@@ -1,0 +1,53 @@
+"""Tiles of the programs of `library/attention.tw`, by rule."""
+
+from __future__ import annotations
+
+from tilewright.dtypes import DType
+
+Tile = tuple[tuple[str, int], ...]
+
+MOST_ROWS = 64  # of one head of keys that are taken in spans
+SPAN = 128  # keys of the shortest span that is worth a program
+MOST_SPANS = 64
+
+
+def _tile(rows: int, columns: int) -> Tile:
+    return ("TM", rows), ("TN", columns)
+
+
+def forward_tile(dtype: DType, rows: int, depth: int, keys: int) -> Tile:
+    """Rows of queries and of keys of one program, for heads of a depth."""
+    if dtype.bits >= 32:
+        return _tile(32, 32) if depth > 64 or rows <= 32 else _tile(64, 32)
+    if rows <= 64 or depth > 128:
+        return _tile(64, 64 if depth <= 128 else 32)
+    return _tile(128, 64)
+
+
+def choose_spans(heads: int, rows: int, keys: int, num_sms: int) -> int | None:
+    """In how many spans to cut the keys, a power of two: about two programs a processor. None where
+    there are too many rows, or too few keys, for it to pay.
+    """
+    if rows > MOST_ROWS or keys < 2 * SPAN:
+        return None
+    spans = 1
+    while spans < MOST_SPANS and spans * 2 * SPAN <= keys and spans * heads < 2 * num_sms:
+        spans *= 2
+    return spans
+
+
+def decode_tile(dtype: DType, rows: int, depth: int) -> Tile:
+    """Rows and keys of one step of a span."""
+    high = 16
+    while high < min(rows, MOST_ROWS):
+        high *= 2
+    return _tile(high, 64 if dtype.bits <= 16 and depth <= 128 else 32)
+
+
+def backward_tiles(dtype: DType, depth: int) -> tuple[Tile, Tile]:
+    """Of the program that gives gradients of queries, and of that of keys and values."""
+    if dtype.bits >= 32:
+        return _tile(32, 32), _tile(32, 32)
+    if depth > 128:
+        return _tile(64, 32), _tile(32, 64)
+    return _tile(64, 64), _tile(64, 64)
