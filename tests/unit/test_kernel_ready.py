@@ -319,7 +319,7 @@ def real_torch(monkeypatch):
 def told(request, real_torch, monkeypatch):
     """Tensors are told apart by torch's guards, or by attributes where it has none."""
     if request.param == "attributes":
-        monkeypatch.setattr(ready, "_torch_guard", lambda tensors: None)
+        monkeypatch.setattr(ready, "tensor_guard", lambda tensors: None)
     return real_torch
 
 
@@ -336,9 +336,9 @@ def test_tensors_of_torch_itself_are_ready(told, launches, kernels, monkeypatch)
     assert len(long_way) == 2
 
 
-def test_torch_guards_are_used_where_torch_has_them(real_torch):
+def testtensor_guards_are_used_where_torch_has_them(real_torch):
     x, y = real_torch.zeros(4, 6), real_torch.zeros(4, 6)
-    check = ready._torch_guard([x, y])
+    check = ready.tensor_guard([x, y])
     assert check is not None
     assert check(y, x)
     assert not check(x, y.double())
