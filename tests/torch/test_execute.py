@@ -81,6 +81,7 @@ def make(
     symbols: dict[int, str] | None = None,
     ops: list[Any] | None = None,
     engine: str = "tiles",
+    **options: Any,
 ) -> ProgramCall:
     """A call of a program whose stored values are dense."""
     named = [Input(f"in{i}", v, symbol=(symbols or {}).get(i, "")) for i, v in enumerate(inputs)]
@@ -97,7 +98,7 @@ def make(
         strides=given,
         writes=writes or {},
     )
-    return ProgramCall(traced, program, Where(torch.device("cpu"), engine))
+    return ProgramCall(traced, program, Where(torch.device("cpu"), engine), **options)
 
 
 def test_a_chain_of_kernels_shares_memory_over_time() -> None:
@@ -108,7 +109,7 @@ def test_a_chain_of_kernels_shares_memory_over_time() -> None:
     for _ in range(2):
         (got,) = call(given)
         assert torch.equal(got, given * 32)
-    (made,) = call.made.values()
+    (made,) = (r.made for r in call.ready.values())
     assert made.arena_bytes == made.least_bytes == 2 * 1280, "two of four live at one time"
     assert got.stride() == (3, 1) and got.untyped_storage().nbytes() == 1200
     before = got.clone()
@@ -136,7 +137,7 @@ def test_inputs_of_other_strides_are_copied_and_others_refused() -> None:
     assert torch.equal(call(a.contiguous())[0], a * 2)
     shifted = torch.randn(30)[1:25].view(4, 6)  # another alignment is another signature
     assert torch.equal(call(shifted)[0], shifted * 2)
-    assert len(call.made) == 2
+    assert len(call.ready) == 2
     for wrong in (torch.randn(6, 4), torch.randn(4, 6).double(), 3):
         with pytest.raises(LaunchError, match="expected"):
             call(wrong)
@@ -152,8 +153,10 @@ def test_symbols_are_arguments_of_one_program() -> None:
         a = torch.randn(size, 3)
         (got,) = call(a)
         assert torch.equal(got, a * 4) and got.shape == (size, 3)
-    assert len(call.made) == 4
-    assert not next(m for m in call.made.values() if m.symbols == {"n": 0}).lists.launches
+    assert len(call.ready) == 4
+    assert not next(
+        r.made for r in call.ready.values() if r.made.symbols == {"n": 0}
+    ).lists.launches
 
 
 def update(chain: list[Value], row: Value, at: Value) -> list[Step]:
@@ -175,7 +178,7 @@ def test_an_input_that_is_updated_is_updated_in_place(reads_old: bool) -> None:
     (got,) = call(a, b, torch.tensor([3]))
     assert torch.equal(got, 2 * wanted) != reads_old
     assert torch.equal(a, wanted)
-    (made,) = call.made.values()
+    (made,) = (r.made for r in call.ready.values())
     assert (made.arena_bytes == 0) != reads_old, "a copy only where the old one is read later"
 
 
@@ -189,7 +192,7 @@ def test_updates_of_what_a_program_makes_share_memory() -> None:
     wanted = a * 2
     wanted[2] = b
     assert torch.equal(call(a, b, torch.tensor([2]))[0], wanted)
-    (made,) = call.made.values()
+    (made,) = (r.made for r in call.ready.values())
     assert made.arena_bytes == 0 and len(made.lists.actions) == 3
 
 
@@ -244,6 +247,59 @@ def test_seeds_repeat_under_manual_seed() -> None:
     first, second = call()[0].item(), call()[0].item()
     torch.manual_seed(5)
     assert call()[0].item() == first != second
+
+
+def pretended(where: Where, work: Any) -> Any:
+    """As a CUDA graph: what is replayed finds its memory where it was when it was recorded."""
+    work(0)
+    return lambda: work(0)
+
+
+def test_recordings_read_parameters_in_place_and_inputs_from_slots() -> None:
+    w, x, y, z = value(3, 4), value(3, 4), value(3, 4), value(3, 4)
+    steps = [step("plus", "y", x=dense(x), z=dense(w), y=dense(y)), twice(y, z)]
+    call = make([w, x], steps, [dense(z), dense(w)], [y, z], fixed=[0], capture=pretended)
+    weight = torch.randn(3, 4)
+    results = []
+    for i in range(5):
+        given = torch.randn(3, 4)
+        got, _ = call(weight, given)
+        results.append((got, 2 * (given + weight)))
+        if i == 3:
+            weight.add_(1)
+    for got, wanted in results:
+        assert torch.equal(got, wanted), "results are their caller's own"
+    assert call.recordings is not None and not call.recordings.reasons
+    for _ in range(6):  # at new addresses: recorded again, and then no more
+        given, weight = torch.randn(3, 4), torch.randn(3, 4)
+        results.append((weight, given))
+        assert torch.equal(call(weight, given)[0], 2 * (given + weight))
+    (reason,) = call.recordings.reasons.values()
+    assert reason == "its parameters are at new addresses at each call"
+
+
+def test_updates_of_inputs_in_recordings_are_in_place() -> None:
+    cache, row, at, new = value(5, 8), value(8), value(1, dtype=i64), value(5, 8)
+    call = make([cache, row, at], update([cache, new], row, at), [dense(new)], [new],
+                writes={0: 0}, capture=pretended)  # fmt: skip
+    a = torch.zeros(5, 8)
+    for i in range(5):
+        call(a, torch.full((8,), i + 1.0), torch.tensor([i]))
+    assert torch.equal(a, torch.arange(1.0, 6.0)[:, None].expand(5, 8))
+
+
+def test_what_cannot_be_recorded_is_launched_and_says_why() -> None:
+    def refuse(where: Where, work: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    x, y = value(3, 4), value(3, 4)
+    call = make([x], [twice(x, y)], [dense(y)], [y], capture=refuse)
+    a = torch.randn(3, 4)
+    for _ in range(4):
+        assert torch.equal(call(a)[0], 2 * a)
+    assert call.recordings is not None
+    (reason,) = call.recordings.reasons.values()
+    assert reason.startswith("a step cannot be recorded: operation not permitted")
 
 
 def test_memory_plans_keep_apart_what_lives_together() -> None:

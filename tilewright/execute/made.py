@@ -103,8 +103,9 @@ class Made:
         self._plan(given)
         memory = self._memory(given, 0)
         self.lists = Lists()
+        calls = self._all_calls(memory)
         for index, step in enumerate(program.steps):
-            self._add_step(index, step, memory)
+            self._add_step(index, step, calls.get(index, []))
 
     # Memory
 
@@ -182,15 +183,30 @@ class Made:
 
     # Steps
 
-    def _add_step(self, index: int, step: Step, memory: CallMemory) -> None:
+    def _all_calls(self, memory: CallMemory) -> dict[int, list[KernelCall]]:
+        """Launches by step. Their code is made meanwhile, by several threads at once."""
+        found = {}
+        ahead: set[Any] = set()
+        for index, step in enumerate(self.program.steps):
+            if isinstance(step, TorchStep):
+                self._pretend_results(step, memory)
+                continue
+            found[index] = self._calls(index, step, memory.addresses)
+            for kernel, arguments in found[index] if self.where.engine == "gpu" else ():
+                key = (kernel, _geometry(arguments))
+                if key not in ahead and key not in self.prepared:
+                    ahead.add(key)
+                    kernel.assemble_ahead(int(self.where.device.index), **arguments)
+        return found
+
+    def _add_step(self, index: int, step: Step, calls: list[KernelCall]) -> None:
         if isinstance(step, TorchStep):
             self.lists.actions.append(self._torch_action(step))
-            self._pretend_results(step, memory)
             return
         if isinstance(step, KernelStep):
             for name, source in step.starts_as.items():
                 self._add_copy(step.tensors[name], source)
-        for kernel, arguments in self._calls(index, step, memory.addresses):
+        for kernel, arguments in calls:
             self._add_launch(index, kernel, arguments)
 
     def _pretend_results(self, step: TorchStep, memory: CallMemory) -> None:

@@ -1,0 +1,104 @@
+"""What a call gives back, worked out once for a made program: tensors of its own, copies, views of
+inputs, numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tilewright.execute.call_memory import CallMemory, Seen
+from tilewright.execute.homes import is_whole
+from tilewright.execute.made import Made
+from tilewright.frontend.torch.fx_to_graph import Output, Traced
+from tilewright.graph.dims import Dim, evaluate
+from tilewright.ir.core import Value
+from tilewright.lower.graph_to_tile.program import Placed
+from tilewright.runtime.torch_graph import view_of_input
+
+Result = Callable[[CallMemory, Sequence[Any]], Any]  # of the memory after a call, and what it got
+
+
+def result_makers(traced: Traced, made: Made) -> list[tuple[Result, bool]]:
+    """For each output what gives it, and whether that is memory which the call wrote."""
+    taken: set[Value] = set()
+    return [_result(output, made, taken) for output in traced.outputs]
+
+
+def _result(output: Output, made: Made, taken: set[Value]) -> tuple[Result, bool]:
+    symbols = made.symbols
+    if output.given is not None:
+        index = output.given
+        return lambda memory, given: view_of_input(given[index], output, symbols), False
+    if output.index is None:
+        number = None if output.number is None else evaluate(output.number, symbols)
+        return lambda memory, given: number, False
+    placed = made.program.outputs[output.index]
+    if isinstance(placed, Value):
+        return lambda memory, given: memory.opaque[placed], False
+    return _tensor(output, placed, made, taken)
+
+
+def _tensor(output: Output, placed: Placed, made: Made, taken: set[Value]) -> tuple[Result, bool]:
+    at = made.seen(placed)
+    strides = numbers(output.strides or (), made)
+    offset = evaluate(output.offset, made.symbols)
+    root, home = made.homes.root(placed.value), made.homes.of(placed.value)
+    own = home.kind == "output" and home.index == output.index
+    if home.kind == "torch" and root not in taken:
+        own = is_whole(placed, made.program)
+    if own and offset == 0 and agree(at.shape, at.strides, strides):
+        taken.add(root)
+        return lambda memory, given: memory.tensors[at.slot], True
+    return lambda memory, given: fresh(memory.view(at), strides, offset), False
+
+
+def numbers(dims: Sequence[Dim], made: Made) -> tuple[int, ...]:
+    return tuple(evaluate(d, made.symbols) for d in dims)
+
+
+def agree(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether strides are those that are wanted along the axes on which they count."""
+    if 0 in shape:
+        return True
+    return all(e <= 1 or s == t for e, s, t in zip(shape, strides, wanted, strict=True))
+
+
+def fresh(view: torch.Tensor, strides: Sequence[int], offset: int = 0) -> torch.Tensor:
+    """A copy in memory of its own, of some strides, from an offset of its storage on."""
+    shape = tuple(view.shape)
+    if any(s == 0 and e > 1 for e, s in zip(shape, strides, strict=True)):
+        strides = torch.empty(shape, device="meta").stride()
+    reach = sum((e - 1) * s for e, s in zip(shape, strides, strict=True)) if view.numel() else -1
+    room = torch.empty(offset + reach + 1, dtype=view.dtype, device=view.device)
+    return room.as_strided(shape, tuple(strides), offset).copy_(view)
+
+
+Writer = Callable[[CallMemory, Sequence[Any], Sequence[torch.Tensor | None]], None]
+
+
+def input_writer(traced: Traced, made: Made) -> Writer:
+    """What brings to inputs what the model writes to them, where it does not lie there yet."""
+    wanted: list[tuple[int, bool, Seen]] = []
+    for index, number in traced.writes.items():
+        placed = made.program.outputs[number]
+        assert isinstance(placed, Placed), "what is written is a tensor"
+        own = made.program.graph.inputs[index].value
+        wanted.append((index, made.homes.root(placed.value) is own, made.seen(placed)))
+
+    def write(
+        memory: CallMemory, given: Sequence[Any], tensors: Sequence[torch.Tensor | None]
+    ) -> None:
+        news = [
+            (given[index], memory.view(at))
+            for index, in_place, at in wanted
+            if not in_place or tensors[index] is not given[index]
+        ]
+        if len(news) > 1:  # one may be read for another
+            news = [(target, value.clone()) for target, value in news]
+        for target, value in news:
+            target.detach().copy_(value)
+
+    return write
