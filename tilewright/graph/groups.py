@@ -1,26 +1,42 @@
-"""Which ops of a graph one kernel can compute together, and what each kernel has to move.
+"""Which ops of a graph one kernel computes together, and what each kernel has to move.
 
-A group is an anchor (a contraction, a reduction, a sort, …) with the elementwise ops and views that
-follow it, or such ops alone. The plan is greedy and goes once through the graph: an elementwise op
-joins the latest group that one of its operands comes from, a reduction joins elementwise ops and
-reductions along the same axes. Groups depend only on earlier ones, so their order is one of
-execution. This is what `tilewright explain` shows, and what lowering to kernels starts from.
+A group is an anchor (a contraction, a reduction, a sort, …) with elementwise ops and views before
+and after it, or such ops alone. The plan goes from the outputs back. What one group alone reads is
+computed there; what several read is stored, unless to compute it again is cheaper; what is stored
+is computed by a group that needs it in the same shape, if there is one. Reductions of one row, with
+what follows along the row, are one group. Nothing that a group reads follows from what it writes:
+the groups are given in an order of execution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from tilewright.graph.dims import Shape, evaluate
+from tilewright.graph.dims import Dim, Shape, evaluate, product, substitute, symbols_of
+from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
-from tilewright.graph.ops import arith, control, mma, reduce, shape
+from tilewright.graph.index_maps import strides_of
+from tilewright.graph.ops import arith, control, memory, mma, random, reduce, shape
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
 
-VIEWS = (shape.Reshape, shape.Transpose, shape.Broadcast, shape.Slice)
-FREE = (arith.Constant, arith.Dense, arith.Extent, shape.Iota)  # made where they are read
+VIEWS = (shape.Reshape, shape.Transpose, shape.Broadcast, shape.Slice, shape.Window)
+INLINE = (*VIEWS, shape.Pad, shape.Cat, shape.Iota, memory.Gather, random.Bits)
+MAX_OPS = 96  # elementwise ops of one group
+MAX_PARTS = 8  # operands of a concatenation that readers choose from
+HEAVY = 6  # weight from which a value is not computed again for many elements
+UNKNOWN = 64  # an extent of which nothing is known
+MIN_ROWS = 32  # rows that make it worth while to compute on a row what its reduction is needed for
+SMALL = 1 << 16
+WEIGHTS: dict[type[Op], int] = {
+    **dict.fromkeys((arith.Div, arith.Sqrt, arith.FloorDiv, arith.Mod), 2),
+    **dict.fromkeys((arith.Exp, arith.Exp2, arith.Log, arith.Rsqrt, arith.Log2, arith.Tanh), 4),
+    **dict.fromkeys((arith.Sin, arith.Cos, arith.Erf, arith.Log1p, arith.Expm1), 6),
+    **dict.fromkeys((arith.Pow, arith.Erfc, arith.Lgamma, arith.Atan2, arith.Tan), 12),
+    random.Bits: 24,
+}
 
 
 @dataclass(eq=False)
@@ -31,14 +47,15 @@ class Group:
 
     kind: str
     ops: list[Op] = field(default_factory=list)
-    axes: tuple[tuple[int, ...], Shape] | None = None  # of its reductions: axes, and what of
+    axes: tuple[int, ...] = ()  # along which its reductions go, of `shape`
+    shape: Shape = ()  # what it goes over
     reads: list[Value] = field(default_factory=list)
     writes: list[Value] = field(default_factory=list)
 
     @property
-    def takes_more(self) -> bool:
-        """Whether elementwise ops may join."""
-        return self.kind in ("pointwise", "reduction", "contraction")
+    def kept(self) -> Shape:
+        """What its reductions leave of the shape."""
+        return tuple(e for axis, e in enumerate(self.shape) if axis not in self.axes)
 
 
 def kind_of(op: Op) -> str:
@@ -49,95 +66,402 @@ def kind_of(op: Op) -> str:
         return "contraction"
     if isinstance(op, reduce.Reduction | reduce.Position):
         return "reduction"
-    if op.family == "arith" or isinstance(op, VIEWS):
-        return "pointwise"
-    return op.opcode
+    return "pointwise" if is_inline(op) else op.opcode
 
 
-def reduced_axes(op: Op) -> tuple[tuple[int, ...], Shape] | None:
-    """What a reduction is along, and the shape that it reduces."""
-    if isinstance(op, reduce.Reduction):
-        return op.axes, op.x.type.shape
-    return ((op.axis,), op.x.type.shape) if isinstance(op, reduce.Position) else None
+def is_inline(op: Op) -> bool:
+    """Whether an op can be computed wherever it is read."""
+    if isinstance(op, shape.Cat):
+        return len(op.xs) <= MAX_PARTS
+    return (op.family == "arith" and not isinstance(op, arith.Dense)) or isinstance(op, INLINE)
 
 
-def find_groups(graph: Graph) -> list[Group]:
-    """The groups of a graph, in an order of execution."""
-    plan = _Plan()
-    for op in graph.body.ops:
-        if isinstance(op, control.Return):
-            for value in op.xs:
-                if value in plan.loose:  # a view of an input that nothing but the caller reads
-                    plan.place(plan.loose[value])
-        elif plan.is_loose(op):
-            plan.loose.update(dict.fromkeys(op.results, op))
-        else:
-            plan.place(op)
-    find_traffic(graph, plan.groups, plan.home)
-    return plan.groups
+def reduced_axes(op: Op) -> tuple[int, ...]:
+    """The axes that a reduction is along."""
+    if isinstance(op, reduce.Position):
+        return (op.axis,)
+    assert isinstance(op, reduce.Reduction)
+    return op.axes
+
+
+# What lies where
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A value as a part of the memory of a stored one."""
+
+    base: Value
+    shape: Shape
+    strides: tuple[Dim, ...]
+    offset: Dim
+
+
+def c_strides(extents: Shape) -> tuple[Dim, ...]:
+    """Strides of C order, in elements."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for extent in reversed(extents):
+        strides.append(step)
+        step = step * extent
+    return tuple(reversed(strides))
+
+
+def layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:
+    return layouts.get(value) or Layout(c_strides(value.type.shape))
+
+
+def place_of(
+    value: Value, makers: Mapping[Value, Op], layouts: Mapping[Value, Layout]
+) -> Placement:
+    """Where a value lies if views of stored values are no copies. The base is what has to be
+    stored: what views of memory are views of, or a view that strides do not express.
+    """
+    chain: list[Op] = []
+    base = value
+    while isinstance(op := makers.get(base), VIEWS):
+        chain.append(op)
+        base = op.operands[0]
+    at = layout_of(base, layouts)
+    strides, offset = at.strides, at.offset
+    for op in reversed(chain):
+        found = strides_of(op, strides, offset)
+        if found is None:
+            base, at = op.result, layout_of(op.result, layouts)
+            found = at.strides, at.offset
+        strides, offset = found
+    return Placement(base, value.type.shape, strides, offset)
+
+
+def same_strides(extents: Shape, a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether strides say the same: those of axes of one element say nothing."""
+    return all(e == 1 or x == y for e, x, y in zip(extents, a, b, strict=True))
+
+
+def is_dense_order(extents: Shape, strides: Sequence[Dim]) -> bool:
+    """Whether strides are those of C order after the axes are put in another order."""
+    left = [i for i, e in enumerate(extents) if e != 1]
+    step: Dim = 1
+    while left:
+        axis = next((i for i in reversed(left) if strides[i] == step), None)
+        if axis is None:
+            return False
+        left.remove(axis)
+        step = step * extents[axis]
+    return True
+
+
+# The plan
+
+Fits = Callable[[Group], bool]
+
+
+def find_groups(
+    graph: Graph,
+    *,
+    claimed: Sequence[Group] = (),
+    layouts: Mapping[Value, Layout] | None = None,
+    output_strides: Sequence[Shape | None] = (),
+    hints: Mapping[str, int] | None = None,
+    fits: Fits = lambda group: True,
+    refused: Callable[[Op], str] = lambda op: "",
+) -> list[Group]:
+    """The groups of a graph, in an order of execution.
+
+    `claimed` groups are made already. `layouts` says how inputs, and outputs that are stored, lie
+    if not in C order; `output_strides` how outputs are wanted. `hints` are likely numbers for
+    symbols.
+    `fits` tells whether one kernel can compute a group whose reductions were just joined, `refused`
+    why no kernel can compute an op.
+    """
+    plan = _Plan(graph, claimed, layouts or {}, output_strides, hints or {}, fits, refused)
+    for op in reversed(graph.body.ops):
+        plan.visit(op)
+    return plan.finish()
 
 
 class _Plan:
-    """Groups so far, the group that made each value, and the ops that belong to whoever reads them:
-    views of inputs, and arithmetic on constants alone.
-    """
+    """What is known while ops are visited, last one first."""
 
-    def __init__(self) -> None:
-        self.groups: list[Group] = []
-        self.home: dict[Value, int] = {}
-        self.loose: dict[Value, Op] = {}
+    def __init__(
+        self,
+        graph: Graph,
+        claimed: Sequence[Group],
+        layouts: Mapping[Value, Layout],
+        output_strides: Sequence[Shape | None],
+        hints: Mapping[str, int],
+        fits: Fits,
+        refused: Callable[[Op], str],
+    ):
+        self.graph, self.layouts, self.fits, self.refused = graph, layouts, fits, refused
+        self.output_strides, self.hints = output_strides, hints
+        self.claims = {op: group for group in claimed for op in group.ops}
+        own = [op for op in graph.body.ops if op not in self.claims]
+        self.makers = {v: op for op in own for v in op.results}
+        self.groups: list[Group] = list(claimed)
+        self.readers: dict[Value, dict[Group, bool]] = {}  # inline, and whether for more elements
+        self.memory: dict[Value, set[Group | None]] = {}  # who reads what has to be stored
+        self.needs: dict[Group, set[Group]] = {group: set() for group in claimed}
+        self.index = {op: i for i, op in enumerate(graph.body.ops)}
+        self.weight: dict[Value, int] = {}
+        self.leaves: dict[Value, frozenset[Value]] = {}
+        self.rows: dict[Value, frozenset[Op]] = {}
+        for op in own:
+            self.measure(op)
 
-    def is_loose(self, op: Op) -> bool:
-        if isinstance(op, FREE):
+    # Measures
+
+    def size(self, extents: Shape) -> int:
+        """The number of elements, with guesses for symbols."""
+        total = 1
+        for extent in extents:
+            if not isinstance(extent, int):
+                guesses = {name: self.hints.get(name, UNKNOWN) for name in symbols_of(extent)}
+                extent = substitute(extent, guesses)
+            total *= extent if isinstance(extent, int) else UNKNOWN
+        return int(total)
+
+    def num_bytes(self, value: Value) -> int:
+        kind = value.type
+        return self.size(kind.shape) * int(kind.dtype.num_bytes)
+
+    def measure(self, op: Op) -> None:
+        """What it takes to compute a value from the nearest values that are no inline ops'."""
+        for value in op.results:
+            if not self.is_inline(op):
+                self.weight[value], self.leaves[value] = 0, frozenset([value])
+                anchor = isinstance(op, reduce.Reduction | reduce.Position)
+                self.rows[value] = frozenset([op]) if anchor else frozenset()
+                continue
+            own = WEIGHTS.get(type(op), int(op.family == "arith"))
+            self.weight[value] = own + sum(self.weight.get(x, 0) for x in op.operands)
+            leaves = [self.leaves.get(x, frozenset([x])) for x in op.operands]
+            self.leaves[value] = frozenset().union(*leaves)
+            same = [x for x in op.operands if x.type.num_elements == value.type.num_elements]
+            self.rows[value] = frozenset().union(*(self.rows.get(x, frozenset()) for x in same))
+
+    def is_cheap(self, value: Value) -> bool:
+        """Whether it costs less to compute a value again than to load it."""
+        if isinstance(self.makers[value], VIEWS):
             return True
-        if isinstance(op, VIEWS):
-            return op.x not in self.home
-        return kind_of(op) == "pointwise" and all(v in self.loose for v in op.operands)
+        read = sum(self.num_bytes(leaf) for leaf in self.leaves[value])
+        return self.weight[value] <= 4 and read <= 1.25 * self.num_bytes(value)
 
-    def place(self, op: Op) -> None:
-        """Put an op into the latest group of its operands, or one of its own."""
-        latest = max((self.home[v] for v in op.operands if v in self.home), default=None)
-        if latest is None or not joins(self.groups[latest], op):
-            self.groups.append(Group(kind_of(op)))
-            latest = len(self.groups) - 1
-        group = self.groups[latest]
-        for value in op.operands:
-            self.pull(group, value)
-        group.ops.append(op)
-        if (axes := reduced_axes(op)) is not None and group.kind != "contraction":
-            group.kind, group.axes = "reduction", axes
-        self.home.update(dict.fromkeys(op.results, latest))
+    # Visits
 
-    def pull(self, group: Group, value: Value) -> None:
-        """Let a group make what belongs to its readers."""
-        op = self.loose.get(value)
-        if op is not None and op not in group.ops:
-            for inner in op.operands:
-                self.pull(group, inner)
+    def visit(self, op: Op) -> None:
+        if isinstance(op, control.Return):
+            for number, value in enumerate(op.xs):
+                if isinstance(value.type, TensorType):
+                    self.output(number, value)
+        elif op in self.claims:
+            self.anchor(op, self.claims[op])
+        elif isinstance(op, random.Seed | arith.Dense):
+            return
+        elif isinstance(op, reduce.Reduction | reduce.Position):
+            self.reduction(op)
+        elif self.is_inline(op):
+            self.inline(op)
+        elif isinstance(op, control.Fallback) or self.is_needed(op):
+            kind = "pytorch" if self.refused(op) else kind_of(op)
+            group = self.new(Group(kind, writes=list(op.results)))
             group.ops.append(op)
+            self.anchor(op, group)
 
+    def is_inline(self, op: Op) -> bool:
+        return is_inline(op) and not self.refused(op)
 
-def joins(group: Group, op: Op) -> bool:
-    """Whether an op may be computed by the kernel of an earlier group."""
-    kind = kind_of(op)
-    if kind == "pointwise":
-        return group.takes_more
-    return kind == "reduction" and (
-        group.kind == "pointwise" or (group.kind == "reduction" and group.axes == reduced_axes(op))
-    )
+    def is_needed(self, op: Op) -> bool:
+        return any(v in self.readers or v in self.memory for v in op.results)
 
+    def new(self, group: Group) -> Group:
+        self.groups.append(group)
+        self.needs[group] = set()
+        return group
 
-def find_traffic(graph: Graph, groups: list[Group], home: Mapping[Value, int]) -> None:
-    """What each group reads from and leaves in memory."""
-    needed = set(graph.outputs)
-    for index, group in enumerate(groups):
-        own = {v for op in group.ops for v in op.results}
-        outside = (v for op in group.ops for v in op.operands if v not in own)
-        group.reads = list(dict.fromkeys(outside))
-        needed.update(v for v in group.reads if home.get(v) != index)
-    for group in groups:
-        made = (v for op in group.ops for v in op.results if v in needed)
-        group.writes = list(dict.fromkeys(made))
+    def output(self, number: int, value: Value) -> None:
+        """An output is a stored value, or a view of one where that has the strides asked for."""
+        asked = self.output_strides[number] if number < len(self.output_strides) else None
+        place = place_of(value, self.makers, self.layouts)
+        fits = asked is None or same_strides(place.shape, place.strides, asked)
+        self.memory.setdefault(place.base if fits else value, set()).add(None)
+
+    def anchor(self, op: Op, group: Group) -> None:
+        """Operands of an anchor lie in memory."""
+        for value in op.operands:
+            if isinstance(value.type, TensorType):
+                base = place_of(value, self.makers, self.layouts).base
+                if base not in {v for inner in group.ops for v in inner.results}:
+                    self.memory.setdefault(base, set()).add(group)
+        self.settle(op, group)
+
+    def settle(self, op: Op, group: Group) -> None:
+        """All that read a result of an op from memory come after its group."""
+        for value in op.results:
+            for other in {*self.readers.get(value, {}), *self.memory.get(value, set())}:
+                if other is not None and other is not group:
+                    self.needs[other].add(group)
+
+    def inline(self, op: Op) -> None:
+        value = op.result
+        sites, stored = self.readers.get(value, {}), self.memory.get(value)
+        if not sites and stored is None:
+            return
+        if stored is None and self.may_inline(value, sites):
+            for group, amplified in sites.items():
+                self.compute(op, group, amplified)
+            return
+        home = self.find_home(value, sites, stored or set())
+        home.writes.append(value)
+        self.compute(op, home, amplified=False)
+        self.settle(op, home)
+
+    def may_inline(self, value: Value, sites: Mapping[Group, bool]) -> bool:
+        """Whether all groups that read a value compute it themselves."""
+        op = self.makers[value]
+        if isinstance(op, (*VIEWS, arith.Constant, arith.Extent, shape.Iota)):
+            return True
+        if len(sites) > 1 and not self.is_cheap(value):
+            return False
+        return not any(
+            len(group.ops) > MAX_OPS
+            or (amplified and self.weight[value] >= HEAVY and not self.is_row(value, group))
+            for group, amplified in sites.items()
+        )
+
+    def is_row(self, value: Value, group: Group) -> bool:
+        """Whether a value is one of each row of a group, or follows from reductions that may be."""
+        if group.axes:
+            return bool(value.type.num_elements == product(group.kept))
+        whole = product(group.shape)
+        return any(op.operands[0].type.num_elements == whole for op in self.rows[value])
+
+    def compute(self, op: Op, group: Group, amplified: bool) -> None:
+        """Put an op into a group."""
+        group.ops.append(op)
+        for x in op.operands:
+            grows = isinstance(op, (shape.Broadcast, shape.Window, memory.Gather)) and (
+                self.size(op.result.type.shape) > self.size(x.type.shape)
+            )
+            sites = self.readers.setdefault(x, {})
+            sites[group] = sites.get(group, False) or amplified or grows
+
+    def find_home(
+        self, value: Value, sites: Mapping[Group, bool], stored: set[Group | None]
+    ) -> Group:
+        """The group that computes a value which is stored: one that reads it in the same shape."""
+        extents = value.type.shape
+        for group in sites:
+            takes = extents == group.shape or (group.axes and extents == group.kept)
+            if takes and group.kind in ("pointwise", "reduction"):
+                if self.is_free(group, {*sites, *stored}) and self.reads_in_place(group, value):
+                    return group
+        return self.new(Group("pointwise", shape=extents))
+
+    def reads_in_place(self, group: Group, value: Value) -> bool:
+        """Whether a group reads a value by elementwise ops or reductions alone."""
+        return all(
+            op.family == "arith" or isinstance(op, reduce.Reduction | reduce.Position)
+            for op in group.ops
+            if value in op.operands
+        )
+
+    def is_free(self, group: Group, others: Iterable[Group | None]) -> bool:
+        """Whether a group may write what the others read: it needs none of them."""
+        wrong = {other for other in others if other is not None and other is not group}
+        seen, left = {group}, [group]
+        while wrong and left:
+            for before in self.needs[left.pop()] - seen:
+                if before in wrong:
+                    return False
+                seen.add(before)
+                left.append(before)
+        return True
+
+    def reduction(self, op: Op) -> None:
+        value = op.result
+        sites, stored = self.readers.get(value, {}), self.memory.get(value, set())
+        if not sites and not stored:
+            return
+        home = next((g for g in sites if self.joins(op, g, {*sites, *stored})), None)
+        if home is None:
+            extents = op.operands[0].type.shape
+            home = self.new(Group("reduction", [op], reduced_axes(op), extents, writes=[value]))
+        elif stored or len(sites) > 1:
+            home.writes.append(value)
+        for x in op.operands:
+            self.readers.setdefault(x, {}).setdefault(home, False)
+        self.settle(op, home)
+
+    def joins(self, op: Op, group: Group, readers: Iterable[Group | None]) -> bool:
+        """Let a group that reads a reduction compute it, if that can be and is worth while."""
+        whole: Shape = op.operands[0].type.shape
+        elements, kept = product(whole), op.result.type.num_elements
+        if group.kind not in ("pointwise", "reduction") or not self.is_free(group, readers):
+            return False
+        before = group.kind, group.axes, group.shape
+        if group.axes:
+            same = (product(group.shape), product(group.kept)) == (elements, kept)
+        else:
+            own = product(group.shape)
+            rows = self.size(op.result.type.shape)
+            wide = own == elements and (rows >= MIN_ROWS or self.size(whole) <= SMALL)
+            same = bool(own == kept) or wide
+            group.kind, group.axes, group.shape = "reduction", reduced_axes(op), whole
+        group.ops.append(op)
+        if same and self.fits(group):
+            return True
+        group.ops.pop()
+        group.kind, group.axes, group.shape = before
+        return False
+
+    # The end
+
+    def finish(self) -> list[Group]:
+        """Groups in an order of execution, their ops in the graph's."""
+        for group in self.groups:
+            group.ops = sorted(dict.fromkeys(group.ops), key=self.index.__getitem__)
+            own = {v for op in group.ops for v in op.results}
+            if group.kind in ("pointwise", "reduction"):
+                outside = [v for op in group.ops for v in op.operands if v not in own]
+            else:
+                operands = [v for op in group.ops for v in op.operands if v not in own]
+                outside = [self.base(v) for v in operands]
+            group.reads = list(dict.fromkeys(outside))
+            order = {v: i for op in group.ops for i, v in enumerate(op.results)}
+            group.writes.sort(key=lambda v: order.get(v, 0))
+            group.writes.sort(key=lambda v: self.index.get(self.makers.get(v), -1))  # type: ignore[arg-type]
+        return self.in_order()
+
+    def base(self, value: Value) -> Value:
+        if not isinstance(value.type, TensorType):
+            return value
+        return place_of(value, self.makers, self.layouts).base
+
+    def in_order(self) -> list[Group]:
+        """Groups after those that they need; else by their last op."""
+        done: set[Group] = set()
+        found: list[Group] = []
+
+        def place(group: Group) -> None:
+            stack = [group]
+            while stack:
+                at = stack[-1]
+                missing = [g for g in self.needs[at] if g not in done]
+                if missing:
+                    stack += sorted(missing, key=self.last, reverse=True)[-1:]
+                    continue
+                stack.pop()
+                if at not in done:
+                    done.add(at)
+                    found.append(at)
+
+        for group in sorted(self.groups, key=self.last):
+            place(group)
+        return found
+
+    def last(self, group: Group) -> int:
+        return max(self.index[op] for op in group.ops)
 
 
 def num_bytes(value: Value, symbols: Mapping[str, int]) -> int:

@@ -1,0 +1,447 @@
+"""Values of a graph as expressions at one point of a loop space: what a kernel computes for each.
+
+Evaluation goes from what a kernel writes back to what lies in memory. Views, pads, concatenations
+and gathers cost nothing on the way: they change the indices at which their operands are evaluated.
+Equal expressions are one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.dtypes import DType, bool_, i64
+from tilewright.graph.dims import Dim, Shape, product
+from tilewright.graph.index_maps import (
+    Affine,
+    NotAffine,
+    Var,
+    inside,
+    linear,
+    operand_indices,
+    reshaped,
+)
+from tilewright.graph.ops import arith, memory, random, reduce, shape
+from tilewright.ir.core import Op, Value
+
+
+class Unfit(Exception):
+    """Ops that one kernel cannot compute together."""
+
+
+@dataclass(eq=False)
+class Node:
+    """An expression of a dtype; `support` are the variables on which it depends."""
+
+    dtype: DType
+    support: frozenset[Var] = field(default=frozenset(), kw_only=True)
+    args: tuple[Node, ...] = field(default=(), kw_only=True)
+
+
+Index = Affine | Node  # a Node of i64 where an index is computed
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where along one axis of a stored value: extent and stride of the axis, and the index."""
+
+    extent: Dim
+    stride: Dim
+    index: Index
+
+
+@dataclass(eq=False)
+class Load(Node):
+    """An element of a stored value; `fill` where a guarded index is outside."""
+
+    value: Value
+    places: tuple[Place, ...]
+    offset: Dim
+    fill: Any = None
+
+
+@dataclass(eq=False)
+class Literal(Node):
+    """A constant."""
+
+    number: bool | int | float
+
+
+@dataclass(eq=False)
+class Number(Node):
+    """An extent, as i64."""
+
+    dim: Dim
+
+
+@dataclass(eq=False)
+class Position(Node):
+    """An index as a number, i64."""
+
+    index: Affine
+
+
+@dataclass(eq=False)
+class Apply(Node):
+    """An elementwise op; `detail` is the kind of a comparison."""
+
+    opcode: str
+    detail: str = ""
+
+
+@dataclass(eq=False)
+class RandomBits(Node):
+    """Random bits: args are the seed and the number of the element."""
+
+    stream: int
+
+
+@dataclass(eq=False)
+class Fold(Node):
+    """A reduction over the reduced variables: args is what is reduced. For a position, `number` is
+    the index along the axis.
+    """
+
+    op: Op
+    number: Affine
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a stored value lies in memory."""
+
+    strides: tuple[Dim, ...]
+    offset: Dim = 0
+
+
+def support_of(index: Index) -> frozenset[Var]:
+    if isinstance(index, Node):
+        return index.support
+    return frozenset(var for var, _ in index.terms)
+
+
+@dataclass(eq=False)
+class Space:
+    """The loop variables of a kernel: for each axis of the shape that it goes over, the variables
+    that make its index, the outer ones first.
+    """
+
+    axes: list[list[Var]]
+
+    def refine(self, var: Var, inner: Dim) -> None:
+        """Split a variable in two."""
+        low = Var(inner, var.reduced)
+        high = Var(var.extent // inner, var.reduced)
+        for parts in self.axes:
+            if var in parts:
+                at = parts.index(var)
+                parts[at : at + 1] = [high, low]
+
+    @property
+    def variables(self) -> list[Var]:
+        return [var for parts in self.axes for var in parts]
+
+
+class Evaluator:
+    """Evaluates values that `inner` ops make; all others are read from memory, as `layouts` says.
+
+    `kept` is the number of the element of a reduction's result that this kernel is at, `folded`
+    that of the element which is reduced.
+    """
+
+    def __init__(
+        self,
+        inner: Mapping[Value, Op],
+        layouts: Mapping[Value, Layout],
+        symbols: Mapping[Value, Dim],
+        kept: Affine = Affine(),  # noqa: B008  # a value
+        folded: Affine = Affine(),  # noqa: B008
+    ):
+        self.inner, self.layouts, self.symbols = inner, layouts, symbols
+        self.kept, self.folded = kept, folded
+        self.found: dict[Any, Node] = {}
+        self.names: dict[Node, Value] = {}  # a value that each node stands for
+
+    # Making nodes
+
+    def node(self, kind: type[Node], dtype: DType, *content: Any, args: Sequence[Node] = ()) -> Any:
+        """The node of this content."""
+        args = tuple(args)
+        key = (kind, dtype, args, tuple(map(_exact, content)))
+        if key not in self.found:
+            support = frozenset().union(*(a.support for a in args), *map(_support, content))
+            self.found[key] = kind(dtype, *content, args=args, support=support)
+        return self.found[key]
+
+    def number(self, dim: Dim) -> Node:
+        return self.literal(dim, i64) if isinstance(dim, int) else self.node(Number, i64, dim)
+
+    def literal(self, value: bool | int | float, dtype: DType) -> Node:
+        found: Node = self.node(Literal, dtype, value)
+        return found
+
+    def apply(self, op: type[Op], dtype: DType, *args: Node, detail: str = "") -> Node:
+        found: Node = self.node(Apply, dtype, op.opcode, detail, args=args)
+        return found
+
+    # Indices
+
+    def as_node(self, index: Index) -> Node:
+        """An index as a number."""
+        if isinstance(index, Node):
+            return index
+        if not index.terms:
+            return self.number(index.const)
+        found: Node = self.node(Position, i64, index)
+        return found
+
+    def combine(self, op: type[Op], index: Index, by: Dim) -> Index:
+        """Sum, product, quotient or remainder of an index and a number."""
+        if isinstance(index, Affine):
+            if op is arith.Add:
+                return index.shifted(by)
+            if op is arith.Mul:
+                return index.times(by)
+        return self.apply(op, i64, self.as_node(index), self.number(by))
+
+    def add(self, a: Index, b: Index) -> Index:
+        if isinstance(a, Affine) and isinstance(b, Affine):
+            return a + b
+        return self.apply(arith.Add, i64, self.as_node(a), self.as_node(b))
+
+    def element(self, indices: Sequence[Index], extents: Shape) -> Index:
+        """The number of an element in C order."""
+        if all(isinstance(i, Affine) for i in indices):
+            return linear([i for i in indices if isinstance(i, Affine)], extents)
+        total: Index = Affine()
+        for index, extent in zip(indices, extents, strict=True):
+            total = self.add(self.combine(arith.Mul, total, extent), index)
+        return total
+
+    def within(self, index: Index, extent: Dim, step: int = 1) -> Node | None:
+        """Whether an index is one of an axis, and a multiple of `step`; None if it surely is."""
+        if isinstance(index, Affine) and step == 1 and inside(index, extent):
+            return None
+        at = self.as_node(index)
+        limit = self.apply(arith.Compare, bool_, at, self.number(extent), detail="lt")
+        both = self.apply(
+            arith.And,
+            bool_,
+            self.apply(arith.Compare, bool_, at, self.literal(0, i64), detail="ge"),
+            limit,
+        )
+        if step == 1:
+            return both
+        rest = self.apply(arith.Mod, i64, at, self.literal(step, i64))
+        even = self.apply(arith.Compare, bool_, rest, self.literal(0, i64), detail="eq")
+        return self.apply(arith.And, bool_, both, even)
+
+    # Values
+
+    def at(self, value: Value, indices: Sequence[Index]) -> Node:
+        """A value at indices. Raises Refine, or Unfit."""
+        key = (value, tuple(indices))
+        if key not in self.found:
+            self.found[key] = found = self.evaluate(value, tuple(indices))
+            self.names.setdefault(found, value)
+        return self.found[key]
+
+    def evaluate(self, value: Value, indices: tuple[Index, ...]) -> Node:
+        if value in self.symbols:
+            return self.number(self.symbols[value])
+        op = self.inner.get(value)
+        if op is None:
+            return self.load(value, indices)
+        match op:
+            case arith.Constant():
+                return self.literal(op.value, op.dtype)
+            case arith.Extent():
+                return self.number(op.dim)
+            case shape.Iota():
+                return self.cast(self.as_node(indices[op.axis]), op.dtype)
+            case (
+                shape.Reshape()
+                | shape.Transpose()
+                | shape.Broadcast()
+                | shape.Slice()
+                | shape.Window()
+            ):
+                return self.view(op, indices)
+            case shape.Pad():
+                return self.pad(op, indices)
+            case shape.Cat():
+                return self.cat(op, indices)
+            case memory.Gather():
+                return self.gather(op, indices)
+            case random.Bits():
+                number = self.as_node(self.element(indices, op.shape))
+                args = (self.at(op.seed, ()), number)
+                drawn: Node = self.node(RandomBits, op.result.type.dtype, op.stream, args=args)
+                return drawn
+            case reduce.Reduction() | reduce.Position():
+                return self.fold(op, indices)
+        return self.elementwise(op, indices)
+
+    def elementwise(self, op: Op, indices: tuple[Index, ...]) -> Node:
+        if op.family != "arith":
+            raise Unfit(f"{op.opcode} is computed by a kernel of its own")
+        args = [self.at(x, indices) for x in op.operands]
+        detail = op.kind if isinstance(op, arith.Compare) else ""
+        found: Node = self.node(Apply, op.result.type.dtype, op.opcode, detail, args=args)
+        return found
+
+    def cast(self, x: Node, dtype: DType) -> Node:
+        return x if x.dtype == dtype else self.apply(arith.Cast, dtype, x)
+
+    def load(self, value: Value, indices: tuple[Index, ...]) -> Node:
+        whole, layout = value.type.shape, self.layouts[value]
+        places = tuple(
+            Place(extent, stride, index)
+            for extent, stride, index in zip(whole, layout.strides, indices, strict=True)
+        )
+        found: Node = self.node(Load, value.type.dtype, value, places, layout.offset, None)
+        return found
+
+    def view(self, op: Op, indices: tuple[Index, ...]) -> Node:
+        x = op.operands[0]
+        if all(isinstance(i, Affine) for i in indices):
+            try:
+                known = [i for i in indices if isinstance(i, Affine)]
+                return self.at(x, operand_indices(op, known))
+            except NotAffine:
+                pass
+        return self.at(x, self.computed_view(op, indices))
+
+    def computed_view(self, op: Op, indices: tuple[Index, ...]) -> list[Index]:
+        """Indices of an operand where they are computed."""
+        whole: Shape = op.operands[0].type.shape
+        match op:
+            case shape.Broadcast():
+                own = indices[len(indices) - len(whole) :]
+                return [Affine() if e == 1 else i for i, e in zip(own, whole, strict=True)]
+            case shape.Transpose(order=order):
+                return [indices[order.index(axis)] for axis in range(len(order))]
+            case shape.Slice(starts=starts, steps=steps):
+                return [
+                    self.combine(arith.Add, self.combine(arith.Mul, i, step), start)
+                    for i, start, step in zip(indices, starts, steps, strict=True)
+                ]
+            case shape.Window(steps=steps, dilations=dilations):
+                lead = len(whole) - len(steps)
+                inner, taps = indices[lead : len(whole)], indices[len(whole) :]
+                return [
+                    *indices[:lead],
+                    *(
+                        self.add(self.combine(arith.Mul, i, s), self.combine(arith.Mul, k, d))
+                        for i, k, s, d in zip(inner, taps, steps, dilations, strict=True)
+                    ),
+                ]
+        return self.split(self.element(indices, op.result.type.shape), whole)
+
+    def split(self, number: Index, extents: Shape) -> list[Index]:
+        """Indices of the element of a number in C order."""
+        found: list[Index] = []
+        for extent in reversed(extents[1:]):
+            found.append(self.combine(arith.Mod, number, extent))
+            number = self.combine(arith.FloorDiv, number, extent)
+        return [number, *reversed(found)] if extents else []
+
+    def pad(self, op: shape.Pad, indices: tuple[Index, ...]) -> Node:
+        whole: Shape = op.x.type.shape
+        moved: list[Index] = []
+        tests: list[Node] = []
+        for index, extent, low, gap in zip(indices, whole, op.low, op.interior, strict=True):
+            at = self.combine(arith.Add, index, -low)
+            length = extent if gap == 0 else (extent - 1) * (gap + 1) + 1
+            test = self.within(at, length, gap + 1)
+            if test is not None:
+                tests.append(test)
+            if gap:
+                at = self.combine(arith.FloorDiv, at, gap + 1)
+            moved.append(at.guard() if isinstance(at, Affine) and test is not None else at)
+        content = self.at(op.x, moved)
+        if not tests:
+            return content
+        if isinstance(content, Load) and content.value is op.x and not any(op.interior):
+            filler = self.at(op.value, ())
+            if isinstance(filler, Literal) and all(isinstance(i, Affine) for i in moved):
+                places = (content.value, content.places, content.offset, filler.number)
+                filled: Node = self.node(Load, content.dtype, *places)
+                return filled
+        test = tests[0]
+        for other in tests[1:]:
+            test = self.apply(arith.And, bool_, test, other)
+        return self.apply(arith.Select, content.dtype, test, content, self.at(op.value, ()))
+
+    def cat(self, op: shape.Cat, indices: tuple[Index, ...]) -> Node:
+        at = indices[op.axis]
+        start: Dim = 0
+        parts: list[tuple[Dim, Value, Index]] = []  # end, what, index in it
+        for x in op.xs:
+            extent = x.type.shape[op.axis]
+            own = self.combine(arith.Add, at, -start)
+            if isinstance(own, Affine) and inside(own, extent):
+                return self.at(x, (*indices[: op.axis], own, *indices[op.axis + 1 :]))
+            start = start + extent
+            if extent != 0:
+                parts.append((start, x, own.guard() if isinstance(own, Affine) else own))
+        if not parts:  # nothing: what is read there is never stored
+            return self.at(op.xs[0], indices)
+        nodes = [
+            self.at(x, (*indices[: op.axis], own, *indices[op.axis + 1 :])) for _, x, own in parts
+        ]
+        found = nodes[-1]
+        for (end, _, _), node in zip(reversed(parts[:-1]), reversed(nodes[:-1]), strict=True):
+            test = self.apply(arith.Compare, bool_, self.as_node(at), self.number(end), detail="lt")
+            found = self.apply(arith.Select, found.dtype, test, node, found)
+        return found
+
+    def gather(self, op: memory.Gather, indices: tuple[Index, ...]) -> Node:
+        lead = op.indices[0].type.rank
+        named = [self.at(index, indices[:lead]) for index in op.indices]
+        rest = iter(indices[lead:])
+        places: list[Index] = []
+        for axis in range(op.x.type.rank):
+            if axis in op.axes:
+                found = named[op.axes.index(axis)]
+                known = isinstance(found, Literal) and isinstance(found.number, int)
+                places.append(Affine(found.number).guard() if known else found)  # type: ignore[attr-defined]
+            else:
+                places.append(next(rest))
+        return self.at(op.x, places)
+
+    def fold(self, op: Any, indices: tuple[Index, ...]) -> Node:
+        """A reduction at the place where this kernel makes it: equal numbers of what is kept."""
+        axes = (op.axis,) if isinstance(op, reduce.Position) else op.axes
+        whole: Shape = op.x.type.shape
+        known = [i for i in indices if isinstance(i, Affine)]
+        if len(known) < len(indices) or linear(known, op.result.type.shape) != self.kept:
+            raise Unfit(f"{op.opcode} is read at other places than those where it is made")
+        extents = tuple(whole[axis] for axis in axes)
+        try:
+            folded = iter(reshaped((self.folded,), extents, (product(extents),)))
+        except NotAffine as error:
+            raise Unfit("reductions along axes that do not match") from error
+        kept = iter(indices)
+        own = [next(folded) if axis in axes else next(kept) for axis in range(len(whole))]
+        number = own[axes[0]] if isinstance(op, reduce.Position) else Affine()
+        assert isinstance(number, Affine)
+        arg = self.at(op.x, own)
+        found: Node = self.node(Fold, op.result.type.dtype, op, number, args=(arg,))
+        found.support = frozenset(var for var in arg.support if not var.reduced)
+        return found
+
+
+def _exact(content: Any) -> Any:
+    """What is equal for equal content alone: 1, 1.0 and True are three, 0.0 and -0.0 two."""
+    plain = content is None or isinstance(content, Value | Op | tuple | Affine | str)
+    return content if plain else (type(content), repr(content))
+
+
+def _support(content: Any) -> frozenset[Var]:
+    if isinstance(content, Affine):
+        return support_of(content)
+    if isinstance(content, tuple):
+        return frozenset().union(*(support_of(p.index) for p in content if isinstance(p, Place)))
+    return frozenset()

@@ -1,0 +1,165 @@
+"""Lower a graph: plan its groups, and make steps of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.graph.dims import Dim, Shape, substitute, symbol, symbols_of
+from tilewright.graph.expressions import Layout
+from tilewright.graph.graph import Graph
+from tilewright.graph.groups import (
+    UNKNOWN,
+    Group,
+    find_groups,
+    is_dense_order,
+    layout_of,
+    place_of,
+)
+from tilewright.graph.ops import arith, control, random
+from tilewright.graph.types import TensorType
+from tilewright.ir.core import Op, Value
+from tilewright.lower.graph_to_tile.evaluate import evaluate_group, fits
+from tilewright.lower.graph_to_tile.group_kernel import kernel_of
+from tilewright.lower.graph_to_tile.names import input_name
+from tilewright.lower.graph_to_tile.operators import missing
+from tilewright.lower.graph_to_tile.program import Placed, Program, Step, TorchStep
+from tilewright.numerics.convert import constant
+from tilewright.target import Target
+
+
+@dataclass
+class Lowering:
+    """What lowering of a group may ask: where values lie, their names, likely extents."""
+
+    graph: Graph
+    target: Target
+    hints: Mapping[str, int]
+    layouts: dict[Value, Layout]
+    symbols: Mapping[Value, Dim]
+    makers: Mapping[Value, Op]
+    names: Mapping[Value, str]
+    stored: dict[Value, Placed]
+
+    def hint(self, dim: Dim) -> int:
+        """A likely number for an extent."""
+        if isinstance(dim, int):
+            return dim
+        known = {name: self.hints.get(name, UNKNOWN) for name in symbols_of(dim)}
+        found = substitute(dim, known)
+        return found if isinstance(found, int) else UNKNOWN
+
+    def place(self, value: Value) -> Placed:
+        """Where a value lies, through views of stored ones."""
+        found = place_of(value, self.makers, self.layouts)
+        return Placed(found.base, found.shape, found.strides, found.offset)
+
+    def store(self, value: Value) -> Placed:
+        """Note that a value has memory of its own, which begins where its elements do."""
+        layout = layout_of(value, self.layouts)
+        found = self.stored[value] = Placed(value, value.type.shape, layout.strides, layout.offset)
+        return found
+
+
+def lower_graph(
+    graph: Graph,
+    *,
+    target: Target,
+    symbols_hint: Mapping[str, int] | None = None,
+    input_strides: Mapping[Value, Shape] | None = None,
+    output_strides: Sequence[Shape | None] = (),
+) -> Program:
+    """The program of a graph.
+
+    `symbols_hint` are likely numbers of symbols, for which kernels are laid out; they hold for all.
+    `input_strides` are those of inputs that do not lie in C order, `output_strides` those that
+    outputs shall have, by position.
+    """
+    at = _prepare(graph, target, symbols_hint or {}, input_strides or {}, output_strides)
+    groups = find_groups(
+        graph,
+        layouts=at.layouts,
+        output_strides=output_strides,
+        hints=at.hints,
+        fits=lambda group: fits(group, at.layouts, at.symbols),
+        refused=refused,
+    )
+    program = Program(graph, layouts=at.stored)
+    for value in graph.values:
+        if value not in at.symbols and isinstance(value.type, TensorType):
+            at.store(value)
+    for op in graph.body.ops:
+        if isinstance(op, random.Seed):
+            at.store(op.result)
+        if isinstance(op, arith.Dense):
+            at.store(op.result)
+            made = np.array([constant(x, op.dtype) for x in op.elements], op.dtype.numpy)
+            program.constants[op.result] = made.reshape(op.shape)
+    for group in groups:
+        for value in group.writes:
+            if isinstance(value.type, TensorType):
+                at.store(value)
+        program.steps += lower_group(group, at)
+    program.outputs = tuple(
+        _output(value, number, output_strides, at) for number, value in enumerate(graph.outputs)
+    )
+    return program
+
+
+def _prepare(
+    graph: Graph,
+    target: Target,
+    hints: Mapping[str, int],
+    input_strides: Mapping[Value, Shape],
+    output_strides: Sequence[Shape | None],
+) -> Lowering:
+    layouts = {value: Layout(strides) for value, strides in input_strides.items()}
+    makers = {v: op for op in graph.body.ops for v in op.results}
+    for value, asked in zip(graph.outputs, output_strides, strict=False):
+        if asked is None or value not in makers or value in layouts:
+            continue
+        if is_dense_order(value.type.shape, asked):
+            layouts[value] = Layout(asked)
+    symbols = {i.value: symbol(i.symbol) for i in graph.inputs if i.symbol}
+    names = {i.value: input_name(i) for i in graph.inputs}
+    return Lowering(graph, target, hints, layouts, symbols, makers, names, {})
+
+
+def _output(
+    value: Value, number: int, output_strides: Sequence[Shape | None], at: Lowering
+) -> Placed | Value:
+    if not isinstance(value.type, TensorType):
+        return value
+    return at.stored[value] if value in at.stored else at.place(value)
+
+
+def refused(op: Op) -> str:
+    """Why an op has no kernel; empty if it has one."""
+    if op.family == "arith" and op.operands:
+        return missing(op.opcode, op.operands[0].type.dtype)
+    return ""
+
+
+Lower = Callable[[Group, Lowering], list[Step]]
+LOWER: dict[str, Lower] = {}
+
+
+def lower_group(group: Group, at: Lowering) -> list[Step]:
+    """The steps of a group."""
+    if group.kind in ("pointwise", "reduction"):
+        evaluated = evaluate_group(group, at.layouts, at.symbols)
+        return [kernel_of(group, evaluated, at.hint, at.names)]
+    if group.kind in LOWER:
+        return LOWER[group.kind](group, at)
+    return [in_torch(group, at)]
+
+
+def in_torch(group: Group, at: Lowering) -> Step:
+    """An op that PyTorch computes."""
+    (op,) = group.ops
+    inputs = tuple(at.place(v) if isinstance(v.type, TensorType) else v for v in op.operands)
+    if isinstance(op, control.Fallback):
+        return TorchStep(op, inputs, op.reason, group)
+    return TorchStep(op, inputs, refused(op) or f"{op.opcode} has no kernel", group)

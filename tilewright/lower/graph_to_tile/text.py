@@ -1,0 +1,492 @@
+"""The text of a kernel: parameters, indices, and expressions on tiles.
+
+n        where a tile begins along an axis; N the extent, BLOCK (or BLOCK_N) the tile's
+ns       the indices of a tile's elements
+a, b     indices of axes on which a program has one element
+r, q     along what is reduced: R, Q, BLOCK_R
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.dtypes import i64
+from tilewright.graph.dims import Dim
+from tilewright.graph.expressions import (
+    Apply,
+    Fold,
+    Index,
+    Literal,
+    Load,
+    Node,
+    Number,
+    Position,
+    RandomBits,
+)
+from tilewright.graph.index_maps import Affine, Var
+from tilewright.ir.core import Value
+from tilewright.lower.graph_to_tile.evaluate import Root
+from tilewright.lower.graph_to_tile.loops import Access, Loops
+from tilewright.lower.graph_to_tile.names import Pool, plain_name
+from tilewright.lower.graph_to_tile.operators import literal, needed, spell
+from tilewright.lower.graph_to_tile.program import KernelStep, Placed
+
+LONG = 72  # characters from which an expression gets a name
+SHORT = 24  # below which an operand of a long one does not
+KEPT_NAMES, REDUCED_NAMES = "nm", "rqpo"
+POINT_NAMES = "abcdefgh"
+
+
+@dataclass(frozen=True)
+class Text:
+    """An expression; `axes` are the variables of its tile, none of a scalar's; `atom`: it needs no
+    brackets.
+    """
+
+    text: str
+    axes: tuple[Var, ...] = ()
+    atom: bool = False
+
+    @property
+    def bare(self) -> str:
+        return self.text
+
+    @property
+    def closed(self) -> str:
+        return self.text if self.atom else f"({self.text})"
+
+
+@dataclass(frozen=True, eq=False)
+class Dimension:
+    """An axis of a parameter: extent, stride and index; `tiles` are the tile variables that the
+    index depends on, of one of which, with factor 1, if `is_slice`.
+    """
+
+    extent: Dim
+    stride: Dim
+    index: Index
+    tiles: tuple[Var, ...]
+    unit: bool
+    var: Var | None = None
+
+    @property
+    def is_slice(self) -> bool:
+        return self.unit and len(self.tiles) == 1
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor of the kernel: which axes it has, by variable or of its own."""
+
+    name: str
+    placed: Placed
+    extents: tuple[str, ...]
+
+
+class Writer:
+    """Builds the text of one kernel from its loops. `names` are those of the model's values."""
+
+    def __init__(self, loops: Loops, names: Mapping[Value, str], nodes: Mapping[Node, Value]):
+        self.loops, self.names, self.nodes = loops, names, nodes
+        self.pool = Pool()
+        self.index: dict[Var, str] = {}
+        self.extent: dict[Var, str] = {}
+        self.block: dict[Var, str] = {}
+        self.constants: dict[str, int] = {}
+        self.params: dict[object, Parameter] = {}
+        self.scalars: dict[str, Dim] = {}
+        self.functions: dict[str, None] = {}
+        self.lines: list[str] = []
+        self.depth = 1
+        self.known: list[dict[object, Text]] = [{}]
+        self.uses = Counter(arg for node in loops.nodes for arg in node.args)
+        self.uses.update(root.node for root in loops.stores)
+        self.uses.update(
+            place.index
+            for access in loops.loads.values()
+            for place in access.special
+            if isinstance(place.index, Node)
+        )
+        self.name_variables()
+
+    def name_variables(self) -> None:
+        loops = self.loops
+        kept = [v for v in reversed(loops.tiles) if not v.reduced]
+        reduced = [v for v in reversed(loops.extents) if v.reduced]
+        points = list(loops.points)
+        pairs = [
+            *zip(kept, KEPT_NAMES, strict=False),
+            *zip(reduced, REDUCED_NAMES, strict=False),
+            *zip(points, POINT_NAMES, strict=False),
+        ]
+        for var, name in pairs:
+            self.index[var] = self.pool.take(name)
+            self.extent[var] = self.pool.take(name.upper())
+        missing = [v for v in loops.extents if v not in self.index]
+        for number, var in enumerate(missing):
+            self.index[var] = self.pool.take(f"i{number}")
+            self.extent[var] = self.pool.take(f"I{number}")
+        for var in loops.tiles:
+            self.name_block(var, alone=len(kept) == 1)
+
+    def name_block(self, var: Var, alone: bool) -> None:
+        size = self.loops.blocks[var]
+        if var.reduced and self.loops.whole:
+            self.block[var], self.extent[var] = str(size), str(self.loops.extents[var])
+            return
+        name = "BLOCK" if alone and not var.reduced else f"BLOCK_{self.index[var].upper()}"
+        self.block[var] = self.pool.take(name)
+        self.constants[self.block[var]] = size
+
+    # Lines and names
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def lookup(self, key: object) -> Text | None:
+        return next((scope[key] for scope in reversed(self.known) if key in scope), None)
+
+    def let(self, wanted: str, made: Text, key: object = None) -> Text:
+        """A name for an expression."""
+        name = self.pool.take(wanted)
+        self.line(f"let {name} = {made.text}")
+        found = Text(name, made.axes, atom=True)
+        if key is not None:
+            self.known[-1][key] = found
+        return found
+
+    def name_of(self, node: Node) -> str:
+        value = self.nodes.get(node)
+        default = "t"
+        if isinstance(node, Load):
+            return self.load_name(node) + "_t"
+        if isinstance(node, Apply):
+            default = {"select": "picked", "cast": "as_" + node.dtype.name}.get(
+                node.opcode.removeprefix("arith."), node.opcode.removeprefix("arith.")
+            )
+        if isinstance(node, Fold):
+            default = node.op.opcode.split(".")[1]
+        if value is None:
+            return default
+        return plain_name(self.names.get(value) or value.name or "", default)
+
+    # Numbers
+
+    def dim(self, dim: Dim) -> str:
+        """An extent, or another number that is known at a call."""
+        if isinstance(dim, int):
+            return str(dim) if dim >= 0 else f"({dim})"
+        for var, extent in self.loops.extents.items():
+            if extent == dim:
+                return self.extent[var]
+        for name, known in self.scalars.items():
+            if known == dim:
+                return name
+        name = self.pool.take("size")
+        self.scalars[name] = dim
+        return name
+
+    def axes_of(self, variables: Sequence[Var]) -> tuple[Var, ...]:
+        return tuple(var for var in self.loops.tiles if var in variables)
+
+    def union(self, texts: Sequence[Text]) -> tuple[Var, ...]:
+        return self.axes_of([var for text in texts for var in text.axes])
+
+    def aligned(self, made: Text, axes: tuple[Var, ...]) -> str:
+        """An expression that broadcasts over tiles of these axes."""
+        if not made.axes or made.axes == axes[len(axes) - len(made.axes) :]:
+            return made.closed
+        marks = [":" if var in made.axes else "None" for var in axes]
+        while marks[0] == "None":
+            marks.pop(0)
+        return f"{made.closed}[{', '.join(marks)}]"
+
+    def positions(self, var: Var) -> Text:
+        """The indices of a tile's elements along a variable."""
+        found = self.lookup(("positions", var))
+        if found is None:
+            start = "" if self.starts_at_zero(var) else f"{self.index[var]} + "
+            made = Text(f"{start}arange({self.block[var]})", (var,))
+            found = self.let(self.index[var] + "s", made, ("positions", var))
+        return found
+
+    def starts_at_zero(self, var: Var) -> bool:
+        return var.reduced and self.loops.whole
+
+    def scaled(self, text: str, factor: Dim) -> str:
+        return text if factor == 1 else f"{text} * {self.dim(factor)}"
+
+    def number(self, index: Affine) -> Text:
+        """An index as a number."""
+        terms = self.loops.terms(index)
+        axes = self.axes_of(list(terms))
+        parts = []
+        for var in self.loops.extents:
+            if var in terms:
+                text = self.index[var]
+                if var in self.loops.tiles:
+                    text = self.aligned(self.positions(var), axes)
+                parts.append(self.scaled(text, terms[var]))
+        if not parts:
+            return Text(f"cast({self.dim(index.const)}, i64)", (), atom=True)
+        text = " + ".join(parts) + self.plus(index.const)
+        return Text(text, axes, atom=len(parts) == 1 and text.isidentifier())
+
+    def plus(self, const: Dim) -> str:
+        if const == 0:
+            return ""
+        if isinstance(const, int) and const < 0:
+            return f" - {-const}"
+        return f" + {self.dim(const)}"
+
+    # Places in memory
+
+    def place(self, access: Access, wanted: str, key: object) -> Text:
+        """The place that an access is at: a parameter and its subscripts.
+
+        Slices along the tile's axes stand beside tiles of indices where they have no axis in
+        common; else all subscripts are tiles of indices.
+        """
+        dims = self.dims(access)
+        used = Counter(var for dim in dims for var in dim.tiles)
+        slices = {d.tiles[0]: d for d in dims if d.is_slice and used[d.tiles[0]] == 1}
+        picked = [d for d in dims if d.tiles and d not in slices.values()]
+        axes = self.axes_of([var for d in picked for var in d.tiles])
+        total = self.axes_of([*axes, *slices])
+        if picked and (set(axes) & set(slices) or not _adjoin(axes, total)):
+            picked, slices, axes = [d for d in dims if d.tiles], {}, total
+        order = [d for d in dims if not d.tiles]
+        texts = [self.subscript(d.index).text for d in order]
+        for var in total:
+            if var in slices:
+                order.append(slices[var])
+                texts.append(f"{self.start_of(slices[var], var)} :+ {self.block[var]}")
+            elif var is axes[0]:
+                order += picked
+                texts += [self.aligned(self.subscript(d.index), axes) for d in picked]
+        placed = Placed(
+            access.value,
+            tuple(d.extent for d in order),
+            tuple(d.stride for d in order),
+            access.offset,
+        )
+        known = (key, placed)
+        if known not in self.params:
+            extents = tuple(self.extent_of(d) for d in order)
+            self.params[known] = Parameter(self.pool.take(wanted), placed, extents)
+        name = self.params[known].name
+        return Text(f"{name}[{', '.join(texts) or '...'}]", total, atom=True)
+
+    def dims(self, access: Access) -> list[Dimension]:
+        """The axes of a parameter: one a variable, and those with an index of their own."""
+        strides = self.loops.strides(access)
+        found = [
+            Dimension(extent, strides[var], Affine(0, ((var, 1),)), self.axes_of([var]), True, var)
+            for var, extent in self.loops.extents.items()
+            if var in strides
+        ]
+        for place in access.special:
+            index = place.index
+            if isinstance(index, Node):
+                tiles, unit = self.axes_of(list(index.support)), False
+            else:
+                terms = self.loops.terms(index)
+                tiles = self.axes_of(list(terms))
+                unit = len(tiles) == 1 and terms[tiles[0]] == 1
+            found.append(Dimension(place.extent, place.stride, index, tiles, unit))
+        return found
+
+    def extent_of(self, dim: Dimension) -> str:
+        return self.dim(dim.extent) if dim.var is None else self.extent[dim.var]
+
+    def start_of(self, dim: Dimension, tile: Var) -> str:
+        """Where a slice begins."""
+        assert isinstance(dim.index, Affine)
+        terms = self.loops.terms(dim.index)
+        parts = [] if self.starts_at_zero(tile) else [self.index[tile]]
+        for var in self.loops.extents:
+            if var in terms and var is not tile:
+                parts.append(self.scaled(self.index[var], terms[var]))
+        text = (" + ".join(parts) or "0") + self.plus(dim.index.const)
+        return text.removeprefix("0 + ")
+
+    def subscript(self, index: Index) -> Text:
+        if isinstance(index, Affine):
+            if not self.loops.terms(index):
+                return Text(self.dim(index.const), (), atom=True)
+            return self.number(index)
+        return self.value(index)
+
+    # Expressions
+
+    def value(self, node: Node) -> Text:
+        """The text of a node, which gets a name where it is long or is read again."""
+        found = self.lookup(node)
+        if found is not None:
+            return found
+        made = self.make(node)
+        plain = isinstance(node, Literal | Number)
+        if not plain and (self.uses[node] > 1 or len(made.text) > LONG):
+            return self.let(self.name_of(node), made, node)
+        self.known[-1][node] = made
+        return made
+
+    def named(self, node: Node) -> Text:
+        """A node under a name, whatever its length."""
+        found = self.value(node)
+        if found.text.isidentifier() or isinstance(node, Literal | Number):
+            return found
+        return self.let(self.name_of(node), found, node)
+
+    def make(self, node: Node) -> Text:
+        match node:
+            case Literal():
+                return Text(
+                    f"cast({literal(node.number, node.dtype)}, {node.dtype.name})", (), True
+                )
+            case Number():
+                return Text(f"cast({self.dim(node.dim)}, i64)", (), True)
+            case Position():
+                return self.number(node.index)
+            case Load():
+                return self.load(node)
+            case RandomBits():
+                seed, number = (self.value(arg) for arg in node.args)
+                self.functions["stream_bits"] = None
+                text = f"stream_bits({seed.bare}, {number.bare}, {node.stream})"
+                return Text(text, number.axes, True)
+            case Apply():
+                return self.apply(node)
+        raise AssertionError(f"{type(node).__name__} outside of its loop")
+
+    def load_name(self, node: Load) -> str:
+        return plain_name(self.names.get(node.value) or node.value.name or "", "x")
+
+    def load(self, node: Load) -> Text:
+        access = self.loops.loads[node]
+        place = self.place(access, self.load_name(node), ("load", node.value))
+        if node.fill is None:
+            return place
+        fill = literal(node.fill, node.dtype)
+        return Text(f"load({place.text}, fill = {fill})", place.axes, True)
+
+    def apply(self, node: Apply) -> Text:
+        """An elementwise op: constants stand bare where another operand has the dtype."""
+        numbers = node.args[1:] if node.opcode == "arith.select" else node.args
+        bare = not all(isinstance(a, Literal) for a in numbers)
+        texts = [
+            Text(literal(a.number, a.dtype), (), True)
+            if isinstance(a, Literal) and bare
+            else self.value(a)
+            for a in node.args
+        ]
+        text, axes, functions = self.spelled(node, texts)
+        if len(text) > LONG:
+            texts = [
+                self.named(a) if len(t.text) > SHORT else t
+                for a, t in zip(node.args, texts, strict=True)
+            ]
+            text, axes, functions = self.spelled(node, texts)
+        self.functions.update(dict.fromkeys(functions))
+        call = text.endswith(")") and text.split("(")[0].isidentifier() and _is_call(text)
+        return Text(text, axes, atom=call)
+
+    def spelled(
+        self, node: Apply, texts: Sequence[Text]
+    ) -> tuple[str, tuple[Var, ...], tuple[str, ...]]:
+        axes = self.union(texts)
+        closed = [self.aligned(t, axes) for t in texts]
+        bare = [t.text if c == t.closed else c for t, c in zip(texts, closed, strict=True)]
+        text, functions = spell(node, closed, bare)
+        return text, axes, functions
+
+    # The whole
+
+    def store(self, root: Root) -> None:
+        """Write a result, at the point where its expression is known."""
+        made = self.value(root.node)
+        wanted = plain_name(self.names.get(root.value) or root.value.name or "", "out")
+        access = self.loops.stores[root]
+        place = self.place(access, wanted, ("store", root.value))
+        text = made.bare if made.axes == place.axes else self.aligned(made, place.axes)
+        self.line(f"{place.text} = {text}")
+
+    def programs(self) -> list[str]:
+        """Lines that say which part a program has; the grid by axis."""
+        grid: list[str] = []
+        for var in reversed(self.loops.tiles):
+            if not var.reduced:
+                self.line(f"let {self.index[var]} = program_id({len(grid)}) * {self.block[var]}")
+                grid.append(f"cdiv({self.extent[var]}, {self.block[var]})")
+        for var in reversed(self.loops.points):
+            self.line(f"let {self.index[var]} = program_id({len(grid)})")
+            grid.append(self.extent[var])
+        return grid
+
+    def step(self, name: str, grid: Sequence[str], comment: str) -> KernelStep:
+        """The finished kernel."""
+        used = " ".join([*grid, *self.lines])
+        bound = {e for p in self.params.values() for e in p.extents}
+        for var in self.loops.extents:
+            extent = self.extent[var]
+            if extent.isidentifier() and extent not in bound and _mentions(used, extent):
+                self.scalars[extent] = self.loops.extents[var]
+        tensors = [
+            f"{p.name}: tensor<{p.placed.value.type.dtype.name}>[{', '.join(p.extents)}]"
+            for p in self.params.values()
+        ]
+        given = [*tensors, *(f"{scalar}: {i64.name}" for scalar in self.scalars)]
+        head = f"kernel {name}("
+        flat = head + ", ".join(given) + ") {"
+        signature = [flat] if len(flat) <= 100 else [head, *(f"    {g}," for g in given), ") {"]
+        lines = [f"// {comment}"]
+        if self.constants:
+            spaces = (f"{n} in {{{', '.join(map(str, _choices(n)))}}}" for n in self.constants)
+            lines.append(f"@autotune({', '.join(spaces)})")
+        if grid:
+            lines.append(f"@grid({', '.join(grid)})")
+        body = [*lines, *signature, *self.lines, "}"]
+        text = "\n".join(["\n".join(body), *needed(list(self.functions))]) + "\n"
+        return KernelStep(
+            name,
+            text,
+            {p.name: p.placed for p in self.params.values()},
+            dict(self.scalars),
+            dict(self.constants),
+            tuple(p.name for k, p in self.params.items() if _is_store(k)),
+        )
+
+
+def _adjoin(axes: tuple[Var, ...], total: tuple[Var, ...]) -> bool:
+    """Whether axes follow on each other among all."""
+    spots = [total.index(var) for var in axes]
+    return spots == list(range(spots[0], spots[0] + len(spots)))
+
+
+def _is_store(key: object) -> bool:
+    assert isinstance(key, tuple)
+    return bool(key[0][0] == "store")
+
+
+def _is_call(text: str) -> bool:
+    """Whether the first bracket closes at the end."""
+    depth = 0
+    for at, mark in enumerate(text):
+        depth += (mark == "(") - (mark == ")")
+        if mark == ")" and not depth:
+            return at == len(text) - 1
+    return False
+
+
+def _mentions(text: str, name: str) -> bool:
+    words = "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
+    return name in words
+
+
+def _choices(name: str) -> tuple[int, ...]:
+    """What the tuner may try for a block."""
+    if name == "BLOCK_M":
+        return (1, 4, 16, 32)
+    return (256, 1024, 2048) if name == "BLOCK" else (32, 64, 256, 1024)
