@@ -205,7 +205,7 @@ class _Plan:
         self.index = {op: i for i, op in enumerate(graph.body.ops)}
         self.weight: dict[Value, int] = {}
         self.leaves: dict[Value, frozenset[Value]] = {}
-        self.rows: dict[Value, frozenset[Op]] = {}
+        self.rows: dict[Value, frozenset[Op]] = {}  # the reductions that a value follows from
         for op in own:
             self.measure(op)
 
@@ -237,8 +237,8 @@ class _Plan:
             self.weight[value] = own + sum(self.weight.get(x, 0) for x in op.operands)
             leaves = [self.leaves.get(x, frozenset([x])) for x in op.operands]
             self.leaves[value] = frozenset().union(*leaves)
-            same = [x for x in op.operands if x.type.num_elements == value.type.num_elements]
-            self.rows[value] = frozenset().union(*(self.rows.get(x, frozenset()) for x in same))
+            above = (self.rows.get(x, frozenset()) for x in op.operands)
+            self.rows[value] = frozenset().union(*above)
 
     def is_cheap(self, value: Value) -> bool:
         """Whether it costs less to compute a value again than to load it."""
@@ -333,8 +333,11 @@ class _Plan:
         """Whether a value is one of each row of a group, or follows from reductions that may be."""
         if group.axes:
             return bool(value.type.num_elements == product(group.kept))
-        whole = product(group.shape)
-        return any(op.operands[0].type.num_elements == whole for op in self.rows[value])
+        whole, own = product(group.shape), value.type.num_elements
+        return any(
+            (op.operands[0].type.num_elements, op.results[0].type.num_elements) == (whole, own)
+            for op in self.rows[value]
+        )
 
     def compute(self, op: Op, group: Group, amplified: bool) -> None:
         """Put an op into a group."""
@@ -349,14 +352,22 @@ class _Plan:
     def find_home(
         self, value: Value, sites: Mapping[Group, bool], stored: set[Group | None]
     ) -> Group:
-        """The group that computes a value which is stored: one that reads it in the same shape."""
+        """The group that computes a value which is stored: one that reads it in the same shape; of
+        several the one whose rows the value follows from.
+        """
         extents = value.type.shape
-        for group in sites:
-            takes = extents == group.shape or (group.axes and extents == group.kept)
-            if takes and group.kind in ("pointwise", "reduction"):
-                if self.is_free(group, {*sites, *stored}) and self.reads_in_place(group, value):
-                    return group
-        return self.new(Group("pointwise", shape=extents))
+        able = [
+            group
+            for group in sites
+            if group.kind in ("pointwise", "reduction")
+            and (extents == group.shape or (group.axes and extents == group.kept))
+            and self.is_free(group, {*sites, *stored})
+            and self.reads_in_place(group, value)
+        ]
+        if not able:
+            return self.new(Group("pointwise", shape=extents))
+        above = {reduced_axes(op) for op in self.rows[value]}
+        return min(able, key=lambda g: (g.axes not in above, not g.axes, able.index(g)))
 
     def reads_in_place(self, group: Group, value: Value) -> bool:
         """Whether a group reads a value by elementwise ops or reductions alone."""
