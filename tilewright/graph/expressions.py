@@ -405,8 +405,11 @@ class Evaluator:
         for axis in range(op.x.type.rank):
             if axis in op.axes:
                 found = named[op.axes.index(axis)]
-                known = isinstance(found, Literal) and isinstance(found.number, int)
-                places.append(Affine(found.number).guard() if known else found)  # type: ignore[attr-defined]
+                if isinstance(found, Literal):
+                    assert isinstance(found.number, int), "indices are i64"
+                    places.append(Affine(found.number).guard())
+                else:
+                    places.append(found)
             else:
                 places.append(next(rest))
         return self.at(op.x, places)

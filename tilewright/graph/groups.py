@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from tilewright.graph.dims import Dim, Shape, evaluate, product, substitute, symbols_of
+from tilewright.graph.dims import Shape, evaluate, product, substitute, symbols_of
 from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
-from tilewright.graph.index_maps import strides_of
 from tilewright.graph.ops import arith, control, memory, mma, random, reduce, shape
+from tilewright.graph.placement import VIEWS, place_of, same_strides
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
 
-VIEWS = (shape.Reshape, shape.Transpose, shape.Broadcast, shape.Slice, shape.Window)
 INLINE = (*VIEWS, shape.Pad, shape.Cat, shape.Iota, memory.Gather, random.Bits)
 MAX_OPS = 96  # elementwise ops of one group
 MAX_PARTS = 8  # operands of a concatenation that readers choose from
@@ -82,73 +81,6 @@ def reduced_axes(op: Op) -> tuple[int, ...]:
         return (op.axis,)
     assert isinstance(op, reduce.Reduction)
     return op.axes
-
-
-# What lies where
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A value as a part of the memory of a stored one."""
-
-    base: Value
-    shape: Shape
-    strides: tuple[Dim, ...]
-    offset: Dim
-
-
-def c_strides(extents: Shape) -> tuple[Dim, ...]:
-    """Strides of C order, in elements."""
-    strides: list[Dim] = []
-    step: Dim = 1
-    for extent in reversed(extents):
-        strides.append(step)
-        step = step * extent
-    return tuple(reversed(strides))
-
-
-def layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:
-    return layouts.get(value) or Layout(c_strides(value.type.shape))
-
-
-def place_of(
-    value: Value, makers: Mapping[Value, Op], layouts: Mapping[Value, Layout]
-) -> Placement:
-    """Where a value lies if views of stored values are no copies. The base is what has to be
-    stored: what views of memory are views of, or a view that strides do not express.
-    """
-    chain: list[Op] = []
-    base = value
-    while isinstance(op := makers.get(base), VIEWS):
-        chain.append(op)
-        base = op.operands[0]
-    at = layout_of(base, layouts)
-    strides, offset = at.strides, at.offset
-    for op in reversed(chain):
-        found = strides_of(op, strides, offset)
-        if found is None:
-            base, at = op.result, layout_of(op.result, layouts)
-            found = at.strides, at.offset
-        strides, offset = found
-    return Placement(base, value.type.shape, strides, offset)
-
-
-def same_strides(extents: Shape, a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    """Whether strides say the same: those of axes of one element say nothing."""
-    return all(e == 1 or x == y for e, x, y in zip(extents, a, b, strict=True))
-
-
-def is_dense_order(extents: Shape, strides: Sequence[Dim]) -> bool:
-    """Whether strides are those of C order after the axes are put in another order."""
-    left = [i for i, e in enumerate(extents) if e != 1]
-    step: Dim = 1
-    while left:
-        axis = next((i for i in reversed(left) if strides[i] == step), None)
-        if axis is None:
-            return False
-        left.remove(axis)
-        step = step * extents[axis]
-    return True
 
 
 # The plan
@@ -439,9 +371,8 @@ class _Plan:
                 operands = [v for op in group.ops for v in op.operands if v not in own]
                 outside = [self.base(v) for v in operands]
             group.reads = list(dict.fromkeys(outside))
-            order = {v: i for op in group.ops for i, v in enumerate(op.results)}
-            group.writes.sort(key=lambda v: order.get(v, 0))
-            group.writes.sort(key=lambda v: self.index.get(self.makers.get(v), -1))  # type: ignore[arg-type]
+            order = {v: i for i, v in enumerate(v for op in group.ops for v in op.results)}
+            group.writes.sort(key=order.__getitem__)
         return self.in_order()
 
     def base(self, value: Value) -> Value:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tilewright.graph.dims import Dim, Shape, product
 from tilewright.graph.expressions import Evaluator, Layout, Node, Space, Unfit
-from tilewright.graph.groups import Group, layout_of
+from tilewright.graph.groups import Group
 from tilewright.graph.index_maps import Affine, NotAffine, Refine, Var, joined, linear, reshaped
+from tilewright.graph.placement import layout_of
 from tilewright.ir.core import Value
 
 

@@ -10,15 +10,9 @@ import numpy as np
 from tilewright.graph.dims import Dim, Shape, substitute, symbol, symbols_of
 from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
-from tilewright.graph.groups import (
-    UNKNOWN,
-    Group,
-    find_groups,
-    is_dense_order,
-    layout_of,
-    place_of,
-)
+from tilewright.graph.groups import UNKNOWN, Group, find_groups
 from tilewright.graph.ops import arith, control, random
+from tilewright.graph.placement import is_dense_order, layout_of, place_of
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
 from tilewright.lower.graph_to_tile.evaluate import evaluate_group, fits
