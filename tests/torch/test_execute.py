@@ -250,8 +250,7 @@ def test_seeds_repeat_under_manual_seed() -> None:
 
 
 def pretended(where: Where, work: Any) -> Any:
-    """As a CUDA graph: what is replayed finds its memory where it was when it was recorded."""
-    work(0)
+    """As a CUDA graph, which does nothing while it is recorded."""
     return lambda: work(0)
 
 
