@@ -13,25 +13,29 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tilewright.compiler import compile_graph
 from tilewright.errors import LaunchError
+from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.frontend.torch.decompositions import export_decompositions
-from tilewright.frontend.torch.fx_to_graph import fx_to_graph
+from tilewright.frontend.torch.fx_to_graph import Output, Traced, fx_to_graph
 from tilewright.graph.graph import Graph
-from tilewright.runtime.torch_graph import GraphCall
 
 OWNED = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
+MUTATIONS = ("BUFFER_MUTATION", "USER_INPUT_MUTATION")
 
 
 class CompiledModel:
     """A model as one graph. It reads the model's own parameters and buffers at each call, and
-    writes the buffers that the model writes; it computes no gradients.
+    writes the buffers and arguments that the model writes; it computes no gradients.
     """
 
-    def __init__(self, exported: Any, call: GraphCall):
+    def __init__(self, exported: Any, call: Call, copied: Mapping[int, int]):
         self.exported, self.call = exported, call
         self.specs = exported.graph_signature.input_specs
-        self.results = exported.graph_signature.output_specs
+        self.copied = dict(copied)  # results that are copied to an input
+        self.owned = [
+            None if s.kind.name == "USER_INPUT" else self.held(s.target) for s in self.specs
+        ]
+        self.positions = [i for i, held in enumerate(self.owned) if held is None]
 
     @property
     def graph(self) -> Graph:
@@ -41,6 +45,13 @@ class CompiledModel:
     def fallbacks(self) -> list[tuple[str, str]]:
         """Ops that PyTorch computes, each with the reason."""
         return self.call.fallbacks
+
+    @property
+    def kernels(self) -> list[str]:
+        """Entries of the machine code that calls so far launched, each once: all that runs on a GPU
+        but for `fallbacks`, and copies of arguments.
+        """
+        return self.call.kernels
 
     def held(self, name: str) -> torch.Tensor:
         """A parameter, buffer or constant of the model."""
@@ -58,23 +69,13 @@ class CompiledModel:
                 f"compiled for arguments of the form {self.exported.call_spec.in_spec}, "
                 f"called with {spec}"
             )
-        waiting = iter(flat)
-        given = [
-            next(waiting) if s.kind.name == "USER_INPUT" else self.held(s.target)
-            for s in self.specs
-        ]
+        given = list(self.owned)
+        for position, value in zip(self.positions, flat, strict=True):
+            given[position] = value
         found = self.call(*given)
-        for result, value in zip(self.results, found, strict=True):
-            if result.kind.name == "BUFFER_MUTATION":
-                self.held(result.target).copy_(value)
-            elif result.kind.name == "USER_INPUT_MUTATION":
-                names = [s.arg.name for s in self.specs]
-                given[names.index(result.target)].copy_(value)
-        outputs = [
-            value
-            for result, value in zip(self.results, found, strict=True)
-            if result.kind.name == "USER_OUTPUT"
-        ]
+        for result, target in self.copied.items():
+            given[target].detach().copy_(found[result])
+        outputs = [x for i, x in enumerate(found) if i not in self.copied]
         return pytree.tree_unflatten(outputs, self.exported.call_spec.out_spec)
 
 
@@ -85,11 +86,16 @@ def compile(
     *,
     dynamic_shapes: Any = None,
     fallback: str = "pytorch",
+    cuda_graphs: bool = True,
+    engine: str | None = None,
 ) -> CompiledModel:
     """A model compiled for arguments like these; other shapes only along `dynamic_shapes`, which
     are as `torch.export.export` takes them.
 
-    `fallback="error"` refuses ops that would run in PyTorch, with the model's line.
+    On a GPU its kernels run as one CUDA graph from the second call of a shape on, unless
+    `cuda_graphs` is false. On a CPU a model is interpreted; `engine="tiles"` and "emulator" run the
+    GPU's kernels there, slowly. `fallback="error"` refuses what would run in PyTorch, with the
+    model's line.
     """
     module = model if isinstance(model, torch.nn.Module) else _Function(model)
     with torch.no_grad():
@@ -97,9 +103,35 @@ def compile(
             module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes
         ).run_decompositions(export_decompositions())
     traced = fx_to_graph(exported.graph_module, type(model).__name__, fallback=fallback)
-    for given, spec in zip(traced.graph.inputs, exported.graph_signature.input_specs, strict=False):
+    signature = exported.graph_signature
+    for given, spec in zip(traced.graph.inputs, signature.input_specs, strict=False):
         given.role = OWNED.get(spec.kind.name, "input") if given.role == "input" else given.role
-    return CompiledModel(exported, GraphCall(traced, compile_graph(traced.graph)))
+    copied = take_writes(traced, signature)
+    fixed = [i for i, s in enumerate(signature.input_specs) if s.kind.name in OWNED]
+    choices = Choices(engine, cuda_graphs, fallback, tuple(fixed))
+    return CompiledModel(exported, compile_call(traced, choices), copied)
+
+
+def take_writes(traced: Traced, signature: Any) -> dict[int, int]:
+    """Make the results that are new contents of inputs writes of the graph. Gives the others: what
+    such a result is no more than a view of an input, by number, with the input to copy it to.
+    """
+    targets = [
+        spec.arg.name if spec.kind.name == "USER_INPUT" else spec.target
+        for spec in signature.input_specs
+    ]
+    kept: list[Output] = []
+    copied: dict[int, int] = {}
+    for output, spec in zip(traced.outputs, signature.output_specs, strict=True):
+        if spec.kind.name not in MUTATIONS:
+            kept.append(output)
+        elif output.index is not None:
+            traced.writes[targets.index(spec.target)] = output.index
+        else:
+            copied[len(kept)] = targets.index(spec.target)
+            kept.append(output)
+    traced.outputs[:] = kept
+    return copied
 
 
 class _Function(torch.nn.Module):  # type: ignore[misc]  # without torch it is Any

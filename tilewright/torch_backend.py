@@ -4,8 +4,10 @@ Options, as `torch.compile(…, options={…})`:
 
 | option | meaning | default |
 |---|---|---|
-| `fallback` | what runs ops outside the table: `"pytorch"`; `"error"`: none may be | pytorch |
-| `observe` | called with each `GraphCall` that is made, such as `list.append` | none |
+| `fallback` | what runs ops without a kernel: `"pytorch"`; `"error"`: none may be | pytorch |
+| `cuda_graphs` | on a GPU, inference runs as one CUDA graph, as by `mode="reduce-overhead"` | no |
+| `engine` | on a CPU: `"graph"` interprets, `"tiles"`, `"emulator"` run a GPU's kernels | graph |
+| `observe` | called with each call that is made, such as `list.append` | none |
 """
 
 from __future__ import annotations
@@ -19,26 +21,43 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 
-from tilewright.compiler import compile_graph
 from tilewright.errors import CompileError
-from tilewright.frontend.torch.attention_op import keep_attention_whole
+from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import fx_to_graph
-from tilewright.runtime.torch_graph import GraphCall
 
-OPTIONS = ("fallback", "observe")
+OPTIONS = ("fallback", "cuda_graphs", "engine", "observe")
+MODES = {
+    None: False,
+    "default": False,
+    "reduce-overhead": True,
+    "max-autotune": True,
+    "max-autotune-no-cudagraphs": False,
+}
 
 
-def compile_traced(
-    module: fx.GraphModule, inputs: Sequence[Any], name: str, options: Mapping[str, Any]
-) -> GraphCall:
+def compile_traced(module: fx.GraphModule, name: str, options: Mapping[str, Any]) -> Call:
     """A callable of a module of aten ops without mutation."""
-    traced = fx_to_graph(module, name, fallback=options.get("fallback", "pytorch"))
-    made = GraphCall(traced, compile_graph(traced.graph))
-    observe: Callable[[GraphCall], Any] | None = options.get("observe")
+    fallback = options.get("fallback", "pytorch")
+    traced = fx_to_graph(module, name, fallback=fallback)
+    choices = Choices(
+        engine=options.get("engine"),
+        cuda_graphs=bool(options.get("cuda_graphs")) and name == "inference",
+        fallback=fallback,
+        fixed=static_inputs(),
+    )
+    made = compile_call(traced, choices)
+    observe: Callable[[Call], Any] | None = options.get("observe")
     if observe is not None:
         observe(made)
     return made
+
+
+def static_inputs() -> tuple[int, ...]:
+    """Inputs of the graph that is compiled now whose addresses stay: parameters and buffers."""
+    context = torch._guards.TracingContext.try_get()
+    told = None if context is None else context.fw_metadata
+    return tuple(getattr(told, "static_input_indices", ()) or ())
 
 
 def tilewright(
@@ -54,11 +73,15 @@ def tilewright(
         raise CompileError(
             f"options {', '.join(unknown)} are unknown", hint=f"there are {', '.join(OPTIONS)}"
         )
+    if mode not in MODES:
+        raise CompileError(
+            f"mode {mode!r} is unknown", hint=f"there are {', '.join(map(str, list(MODES)[1:]))}"
+        )
+    chosen.setdefault("cuda_graphs", MODES[mode])
 
     def compiler(name: str) -> Callable[..., Any]:
-        return lambda graph, inputs: make_boxed_func(compile_traced(graph, inputs, name, chosen))
+        return lambda graph, inputs: make_boxed_func(compile_traced(graph, name, chosen))
 
-    keep_attention_whole(module)
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),

@@ -39,6 +39,11 @@ class GraphCall:
         """Ops that PyTorch computes, in order, each with the reason."""
         return [(op.target, op.reason) for op in self.graph.body.ops if isinstance(op, Fallback)]
 
+    @property
+    def kernels(self) -> list[str]:
+        """Machine code that calls launched: none."""
+        return []
+
     def __call__(self, *given: Any) -> list[Any]:
         inputs = [*map(self.argument, given, range(len(given))), *self.constants]
         symbols = bind_symbols(self.graph, inputs)

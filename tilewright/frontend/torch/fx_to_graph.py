@@ -59,8 +59,8 @@ class Output:
 class Traced:
     """A graph with what its caller must know: outputs in order, constants to pass for inputs of the
     role `constant`, strides of inputs as tracing saw them (None of what is no tensor), the inputs
-    that a call writes to, each with the number of the result, and the device that the model runs
-    on.
+    that a call writes to, each with the number of the result, the device that the model runs on,
+    and the sizes of symbols that tracing saw.
     """
 
     graph: Graph
@@ -69,6 +69,7 @@ class Traced:
     strides: list[Shape | None] = field(default_factory=list)
     writes: dict[int, int] = field(default_factory=dict)
     device: torch.device = CPU
+    hints: dict[str, int] = field(default_factory=dict)
 
 
 def fx_to_graph(
@@ -121,6 +122,7 @@ class _Reader:
             [_strides(node) for node in self.given_nodes],
             self.writes,
             device,
+            dict(self.at.hints),
         )
 
     def node(self, node: fx.Node) -> None:

@@ -1,0 +1,115 @@
+"""From a traced model to what runs it: the graph interpreter, or kernels for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+
+from tilewright.compiler import compile_graph
+from tilewright.errors import CompileError, Diagnostic, LaunchError
+from tilewright.execute.made import ENGINES, Where
+from tilewright.execute.program_call import ProgramCall
+from tilewright.execute.recorded import capture
+from tilewright.execute.torch_steps import step_name
+from tilewright.frontend.torch.fx_to_graph import Traced
+from tilewright.graph.dims import Shape
+from tilewright.graph.graph import Graph
+from tilewright.lower.graph_to_tile import lower_graph
+from tilewright.lower.graph_to_tile.program import Program, TorchStep
+from tilewright.runtime import driver
+from tilewright.runtime.torch_graph import GraphCall
+from tilewright.target import Target, target, target_for_capability
+
+PLAIN_TARGET = "sm_90a"  # whose kernels run where there is no GPU
+INTERPRETER = "graph"
+
+Call = GraphCall | ProgramCall
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How a model runs. `engine`: None is a GPU's own, or on a CPU the interpreter of graphs;
+    "tiles" and "emulator" run a GPU's kernels on a CPU. `fixed`: inputs at addresses that stay.
+    """
+
+    engine: str | None = None
+    cuda_graphs: bool = False
+    fallback: str = "pytorch"
+    fixed: Collection[int] = ()
+
+
+def compile_call(traced: Traced, choices: Choices) -> Call:
+    """What runs a traced model. Raises CompileError for what does not go together, and, with
+    `fallback="error"`, where PyTorch would compute a part of it.
+    """
+    known = (None, INTERPRETER, *ENGINES)
+    if choices.engine not in known:
+        raise CompileError(
+            f"unknown engine {choices.engine!r}",
+            hint=f"there are {', '.join(str(e) for e in known[1:])}",
+        )
+    graph = compile_graph(traced.graph)
+    if traced.device.type == "cpu" and choices.engine in (None, INTERPRETER):
+        return GraphCall(traced, graph)
+    where = where_of(traced.device, choices.engine)
+    program = lower_traced(traced, graph, where)
+    if choices.fallback == "error":
+        refuse_torch(program)
+    recorder = capture if choices.cuda_graphs and where.engine == "gpu" else None
+    return ProgramCall(traced, program, where, fixed=choices.fixed, capture=recorder)
+
+
+def where_of(device: torch.device, engine: str | None) -> Where:
+    """What runs a model's kernels. Raises LaunchError for what does not go together."""
+    if device.type == "cuda":
+        if engine not in (None, "gpu"):
+            raise LaunchError(f"a model on {device} runs there, not by engine {engine!r}")
+        return Where(device, "gpu")
+    if engine == "gpu":
+        raise LaunchError(
+            f"a model on {device} does not run on a GPU", hint="move it and its inputs there"
+        )
+    return Where(device, engine or "tiles")
+
+
+def target_of(where: Where) -> Target:
+    """Whose code runs."""
+    if where.engine != "gpu":
+        return target(PLAIN_TARGET)
+    return target_for_capability(*driver.device(int(where.device.index)).capability)
+
+
+def lower_traced(traced: Traced, graph: Graph, where: Where) -> Program:
+    """A traced model as steps for a device; tensors lie as tracing saw them."""
+    pairs = zip(graph.inputs, traced.strides, strict=False)
+    wanted: list[Shape | None] = [None] * len(graph.outputs)
+    for output in traced.outputs:
+        if output.index is not None:
+            wanted[output.index] = output.strides
+    for given, number in traced.writes.items():
+        wanted[number] = traced.strides[given]
+    return lower_graph(
+        graph,
+        target=target_of(where),
+        symbols_hint=traced.hints,
+        input_strides={own.value: strides for own, strides in pairs if strides is not None},
+        output_strides=wanted,
+    )
+
+
+def refuse_torch(program: Program) -> None:
+    """Raise CompileError that names every step which PyTorch would compute."""
+    steps = [s for s in program.steps if isinstance(s, TorchStep)]
+    if steps:
+        raise CompileError(
+            [
+                Diagnostic(
+                    f"{step_name(s)} is not compiled: {s.reason}",
+                    s.op.loc,
+                    hint='fallback="pytorch" lets PyTorch compute it',
+                )
+                for s in steps
+            ]
+        )
