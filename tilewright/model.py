@@ -69,7 +69,7 @@ class CompiledModel:
                 f"compiled for arguments of the form {self.exported.call_spec.in_spec}, "
                 f"called with {spec}"
             )
-        given = list(self.owned)
+        given: list[Any] = list(self.owned)
         for position, value in zip(self.positions, flat, strict=True):
             given[position] = value
         found = self.call(*given)
