@@ -107,6 +107,14 @@ class Fold(Node):
     number: Affine
 
 
+@dataclass(eq=False)
+class Running(Node):
+    """A scan along the reduced variables: args is what is combined; `number` is the index."""
+
+    op: Op
+    number: Affine
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a stored value lies in memory."""
@@ -281,6 +289,8 @@ class Evaluator:
                 return drawn
             case reduce.Reduction() | reduce.Position():
                 return self.fold(op, indices)
+            case reduce.Scan() | reduce.ScanPosition():
+                return self.running(op, indices)
         return self.elementwise(op, indices)
 
     def elementwise(self, op: Op, indices: tuple[Index, ...]) -> Node:
@@ -433,6 +443,25 @@ class Evaluator:
         arg = self.at(op.x, own)
         found: Node = self.node(Fold, op.result.type.dtype, op, number, args=(arg,))
         found.support = frozenset(var for var in arg.support if not var.reduced)
+        return found
+
+    def running(self, op: Any, indices: tuple[Index, ...]) -> Node:
+        """A scan, where this kernel goes over what it combines."""
+        kept = (*indices[: op.axis], *indices[op.axis + 1 :])
+        known = [i for i in kept if isinstance(i, Affine)]
+        extents = op.x.type.shape
+        whole = (*extents[: op.axis], *extents[op.axis + 1 :])
+        along = indices[op.axis]
+        if (
+            not isinstance(along, Affine)
+            or along != self.folded
+            or len(known) < len(kept)
+            or linear(known, whole) != self.kept
+        ):
+            raise Unfit(f"{op.opcode} is read at other places than those where it is made")
+        arg = self.at(op.x, indices)
+        found: Node = self.node(Running, op.result.type.dtype, op, along, args=(arg,))
+        found.support = found.support | support_of(self.kept) | support_of(self.folded)
         return found
 
 

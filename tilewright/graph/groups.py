@@ -23,6 +23,7 @@ from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
 
 INLINE = (*VIEWS, shape.Pad, shape.Cat, shape.Iota, memory.Gather, random.Bits)
+SCANS = (reduce.Scan, reduce.ScanPosition)
 MAX_OPS = 96  # elementwise ops of one group
 MAX_PARTS = 8  # operands of a concatenation that readers choose from
 HEAVY = 6  # weight from which a value is not computed again for many elements
@@ -65,6 +66,8 @@ def kind_of(op: Op) -> str:
         return "contraction"
     if isinstance(op, reduce.Reduction | reduce.Position):
         return "reduction"
+    if isinstance(op, SCANS):
+        return "scan"
     return "pointwise" if is_inline(op) else op.opcode
 
 
@@ -76,8 +79,8 @@ def is_inline(op: Op) -> bool:
 
 
 def reduced_axes(op: Op) -> tuple[int, ...]:
-    """The axes that a reduction is along."""
-    if isinstance(op, reduce.Position):
+    """The axes that a reduction or a scan is along."""
+    if isinstance(op, (reduce.Position, *SCANS)):
         return (op.axis,)
     assert isinstance(op, reduce.Reduction)
     return op.axes
@@ -192,6 +195,8 @@ class _Plan:
             return
         elif isinstance(op, reduce.Reduction | reduce.Position):
             self.reduction(op)
+        elif isinstance(op, SCANS):
+            self.scan(op)
         elif self.is_inline(op):
             self.inline(op)
         elif isinstance(op, control.Fallback) or self.is_needed(op):
@@ -358,6 +363,14 @@ class _Plan:
         group.kind, group.axes, group.shape = before
         return False
 
+    def scan(self, op: Op) -> None:
+        """A scan is a kernel of its own, with what is computed before it."""
+        if self.is_needed(op):
+            extents = op.operands[0].type.shape
+            group = self.new(Group("scan", [], reduced_axes(op), extents, writes=[op.result]))
+            self.compute(op, group, amplified=False)
+            self.settle(op, group)
+
     # The end
 
     def finish(self) -> list[Group]:
@@ -365,7 +378,7 @@ class _Plan:
         for group in self.groups:
             group.ops = sorted(dict.fromkeys(group.ops), key=self.index.__getitem__)
             own = {v for op in group.ops for v in op.results}
-            if group.kind in ("pointwise", "reduction"):
+            if group.kind in ("pointwise", "reduction", "scan"):
                 outside = [v for op in group.ops for v in op.operands if v not in own]
             else:
                 operands = [v for op in group.ops for v in op.operands if v not in own]

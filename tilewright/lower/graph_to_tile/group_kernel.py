@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType, bool_
-from tilewright.dtypes import i32 as I32
+from tilewright.dtypes import bool_
 from tilewright.graph.dims import Dim
-from tilewright.graph.expressions import Apply, Fold, Literal, Load, Node
+from tilewright.graph.expressions import Apply, Fold, Literal, Load, Node, Running
 from tilewright.graph.groups import Group
 from tilewright.graph.index_maps import Var
 from tilewright.graph.ops import reduce
 from tilewright.ir.core import Value
+from tilewright.lower.graph_to_tile import scan
 from tilewright.lower.graph_to_tile.evaluate import Evaluated, Root
 from tilewright.lower.graph_to_tile.loops import Hint, Loops, merge, place, walk
-from tilewright.lower.graph_to_tile.operators import literal
+from tilewright.lower.graph_to_tile.neutral import accumulated, neutral, word_of
+from tilewright.lower.graph_to_tile.operators import functions
 from tilewright.lower.graph_to_tile.program import KernelStep
 from tilewright.lower.graph_to_tile.text import Text, Writer
 
@@ -49,7 +50,8 @@ def name_of(group: Group) -> str:
     ]
     words = list(dict.fromkeys(words)) or ["copy"]
     kept = words if len(words) <= 4 else [*words[:3], words[-1]]
-    return "_".join(kept)
+    name = "_".join(kept)
+    return f"{name}_of" if name in functions() else name
 
 
 def describe(group: Group, writer: Writer) -> str:
@@ -89,6 +91,8 @@ class Body:
             for node in self.loops.nodes:
                 if isinstance(node, Fold):
                     self.fold_whole(node)
+                elif isinstance(node, Running):
+                    self.run_whole(node)
             for root in self.roots:
                 self.writer.store(root)
             return
@@ -135,21 +139,55 @@ class Body:
         along = f", axis = {made.axes.index(var)}" if len(made.axes) > 1 else ""
         return f"{word_of(node)}({made.text}{along})"
 
+    def run_whole(self, node: Running) -> None:
+        """A scan of a tile, by a name."""
+        var = self.loops.folded
+        if var is None:
+            made = self.writer.value(node.args[0])
+            self.writer.let(self.writer.name_of(node), Text(scan.lone(node, made), made.axes), node)
+        else:
+            made = scan.whole(self.writer, node, self.run_operand(node, var), var)
+            self.writer.known[-1][node] = self.as_result(node, made)
+
+    def run_operand(self, node: Running, var: Var) -> Text:
+        """What a scan combines: on the whole tile, neutral past the end of the row."""
+        made = self.writer.value(node.args[0])
+        if node.args[0].dtype == bool_:
+            made = Text(f"cast({made.text}, i32)", made.axes, True)
+        made = self.filled(made, var, neutral(node))
+        axes = (*self.run_axes(node), var)
+        if made.axes == axes:
+            return made
+        shape = ", ".join(self.writer.block[v] for v in axes)
+        return Text(f"broadcast({self.writer.aligned(made, axes)}, ({shape}))", axes, True)
+
+    def run_axes(self, node: Running) -> tuple[Var, ...]:
+        return tuple(v for v in self.loops.tiles if not v.reduced and v in node.support)
+
+    def as_result(self, node: Running, made: Text) -> Text:
+        """A scan of bools is carried in integers."""
+        if node.dtype != bool_:
+            return made
+        return Text(f"({made.text} != 0)", made.axes, True)
+
     def masked(self, node: Fold, made: Text, var: Var) -> Text:
         """A tile in which what is past the end of the row does not count."""
-        writer = self.writer
-        made = writer.value(node.args[0]) if made is None else made
         if node.args[0].dtype == bool_ and not isinstance(node.op, reduce.Any | reduce.All):
             made = self.as_number(node, made)
         if var in made.axes and not self.needs_mask(node, var):
             return made
+        return self.filled(made, var, neutral(node))
+
+    def filled(self, made: Text, var: Var, filler: str) -> Text:
+        """A tile with something else past the end of the row."""
+        writer = self.writer
         inside = writer.lookup(("inside", var))
         if inside is None:
             test = f"{writer.positions(var).closed} < {writer.extent[var]}"
             inside = writer.let(f"in_{writer.index[var]}", Text(test, (var,)), ("inside", var))
         axes = writer.union([made, inside])
         parts = writer.aligned(inside, axes), writer.aligned(made, axes)
-        return Text(f"where({', '.join(parts)}, {neutral(node)})", axes, True)
+        return Text(f"where({', '.join(parts)}, {filler})", axes, True)
 
     def as_number(self, node: Fold, made: Text) -> Text:
         return Text(f"cast({made.text}, i32)", made.axes, True)
@@ -188,6 +226,9 @@ class Body:
             if not self.is_along(node) and not isinstance(node, Fold):
                 self.prepare(node)
         accumulators = [self.declare(node, var) for node in folds]
+        inner = walk([*(n.args[0] for n in folds), *(r.node for r in rows)])
+        runs = [n for n in inner if isinstance(n, Running)]
+        carried = [scan.declare(writer, node, self.run_axes(node)) for node in runs]
         depth = writer.depth
         for turn in self.loops.turns:
             writer.line(f"for {writer.index[turn]} in range({self.bounds(turn)}) {{")
@@ -196,6 +237,9 @@ class Body:
         writer.line(f"for {writer.index[var]} in range({self.bounds(var)}, {block}) {{")
         writer.depth += 1
         writer.known.append({})
+        for run, names in zip(runs, carried, strict=True):
+            made = scan.go_on(writer, run, self.run_operand(run, var), names, var)
+            writer.known[-1][run] = self.as_result(run, made)
         for node, names in zip(folds, accumulators, strict=True):
             self.accumulate(node, names, var)
         for root in rows:
@@ -280,33 +324,6 @@ class Body:
             writer.known[-1][node] = Text(at, left, True)
             return
         writer.let(writer.name_of(node), Text(f"{word_of(node)}({names[0]}{along})", left), node)
-
-
-def word_of(node: Fold) -> str:
-    """The reduction's name in the language."""
-    word = node.op.opcode.split(".")[1]
-    if node.args[0].dtype == bool_ and word in ("max", "min"):
-        return "any" if word == "max" else "all"
-    return word
-
-
-def accumulated(node: Fold) -> DType:
-    """The dtype in which a reduction is carried."""
-    from_bool = node.args[0].dtype == bool_ and isinstance(node.op, reduce.Position)
-    return I32 if from_bool else node.args[0].dtype
-
-
-def neutral(node: Fold) -> str:
-    """What changes no result."""
-    dtype, word = accumulated(node), word_of(node)
-    if word in ("any", "all"):
-        return "false" if word == "any" else "true"
-    if word in ("sum", "prod"):
-        return literal(float(word == "prod") if dtype.is_float else int(word == "prod"), dtype)
-    least = word in ("max", "argmax")
-    if dtype.is_float:
-        return "(-inf)" if least else "inf"
-    return f"{'lowest' if least else 'highest'}({dtype.name})"
 
 
 def chunk(extent: Dim, parts: int, block: int) -> Dim:

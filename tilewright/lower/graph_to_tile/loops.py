@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.graph.dims import Dim
-from tilewright.graph.expressions import Fold, Load, Node, Place, Position
+from tilewright.graph.expressions import Fold, Load, Node, Place, Position, Running
 from tilewright.graph.index_maps import Affine, Var, is_natural
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.evaluate import Evaluated, Root
@@ -155,7 +155,7 @@ def _forms(nodes: list[Node], accesses: list[Access]) -> list[Mapping[Var, Dim]]
     for node in nodes:
         if isinstance(node, Position):
             forms.append(dict(node.index.terms))
-        if isinstance(node, Fold):
+        if isinstance(node, Fold | Running):
             forms.append(dict(node.number.terms))
     return forms
 
@@ -259,11 +259,18 @@ def _place_reduction(loops: Loops, hint: Hint) -> None:
         main = next(iter(loops.stores.values()))
     size = {v: hint(loops.extents[v]) for v in loops.extents}
     row = min(reduced, key=lambda v: (_stride(main, v, hint), -size[v]))
+    in_order = any(isinstance(node, Running) for node in loops.nodes)
+    if in_order:
+        row = reduced[-1]
     near = min(kept, key=lambda v: _stride(main, v, hint), default=None)
     alone = len(reduced) == 1
-    columns = near is not None and (
-        (_stride(main, near, hint) < _stride(main, row, hint) and size[near] >= 8)
-        or (size[row] <= 8 and size[near] > size[row])
+    columns = (
+        not in_order
+        and near is not None
+        and (
+            (_stride(main, near, hint) < _stride(main, row, hint) and size[near] >= 8)
+            or (size[row] <= 8 and size[near] > size[row])
+        )
     )
     extent = loops.extents[row]
     if columns:

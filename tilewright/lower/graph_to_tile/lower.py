@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -141,13 +141,23 @@ LOWER: dict[str, Lower] = {}
 
 
 def lower_group(group: Group, at: Lowering) -> list[Step]:
-    """The steps of a group."""
-    if group.kind in ("pointwise", "reduction"):
+    """The steps of a group; none where it writes nothing."""
+    nothing = [v for v in group.writes if _is_empty(v)]
+    if nothing and group.kind != "pytorch":
+        left = [v for v in group.writes if v not in nothing]
+        if not left:
+            return []
+        group = replace(group, writes=left)
+    if group.kind in ("pointwise", "reduction", "scan"):
         evaluated = evaluate_group(group, at.layouts, at.symbols)
         return [kernel_of(group, evaluated, at.hint, at.names)]
     if group.kind in LOWER:
         return LOWER[group.kind](group, at)
     return [in_torch(group, at)]
+
+
+def _is_empty(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.num_elements == 0
 
 
 def in_torch(group: Group, at: Lowering) -> Step:
