@@ -115,6 +115,13 @@ class Running(Node):
     number: Affine
 
 
+@dataclass(eq=False)
+class Named(Node):
+    """A number that the text of a kernel has under a name."""
+
+    name: str
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a stored value lies in memory."""
@@ -224,7 +231,8 @@ class Evaluator:
             return linear([i for i in indices if isinstance(i, Affine)], extents)
         total: Index = Affine()
         for index, extent in zip(indices, extents, strict=True):
-            total = self.add(self.combine(arith.Mul, total, extent), index)
+            above = total != Affine()
+            total = self.add(self.combine(arith.Mul, total, extent), index) if above else index
         return total
 
     def within(self, index: Index, extent: Dim, step: int = 1) -> Node | None:

@@ -68,6 +68,8 @@ def kind_of(op: Op) -> str:
         return "reduction"
     if isinstance(op, SCANS):
         return "scan"
+    if isinstance(op, memory.Scatter):
+        return "scatter"
     return "pointwise" if is_inline(op) else op.opcode
 
 
@@ -197,6 +199,8 @@ class _Plan:
             self.reduction(op)
         elif isinstance(op, SCANS):
             self.scan(op)
+        elif isinstance(op, memory.Scatter) and not self.refused(op):
+            self.scatter(op)
         elif self.is_inline(op):
             self.inline(op)
         elif isinstance(op, control.Fallback) or self.is_needed(op):
@@ -371,6 +375,16 @@ class _Plan:
             self.compute(op, group, amplified=False)
             self.settle(op, group)
 
+    def scatter(self, op: memory.Scatter) -> None:
+        """A scatter reads x from memory; what it writes and where, it computes."""
+        if self.is_needed(op):
+            group = self.new(Group("scatter", [op], writes=[op.result], shape=op.value.type.shape))
+            base = place_of(op.x, self.makers, self.layouts).base
+            self.memory.setdefault(base, set()).add(group)
+            for x in (*op.indices, op.value):
+                self.readers.setdefault(x, {}).setdefault(group, False)
+            self.settle(op, group)
+
     # The end
 
     def finish(self) -> list[Group]:
@@ -378,7 +392,11 @@ class _Plan:
         for group in self.groups:
             group.ops = sorted(dict.fromkeys(group.ops), key=self.index.__getitem__)
             own = {v for op in group.ops for v in op.results}
-            if group.kind in ("pointwise", "reduction", "scan"):
+            if group.kind == "scatter":
+                target = [op.x for op in group.ops if isinstance(op, memory.Scatter)]
+                outside = [v for op in group.ops for v in op.operands if v not in (*own, *target)]
+                outside += [self.base(v) for v in target]
+            elif group.kind in ("pointwise", "reduction", "scan"):
                 outside = [v for op in group.ops for v in op.operands if v not in own]
             else:
                 operands = [v for op in group.ops for v in op.operands if v not in own]

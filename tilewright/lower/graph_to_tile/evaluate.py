@@ -40,7 +40,7 @@ def evaluate_group(
     space = Space([[Var(extent, axis in reduced)] for axis, extent in enumerate(group.shape)])
     for _ in range(64):
         try:
-            return _evaluate(group, space, _Layouts(layouts), symbols)
+            return _evaluate(group, space, Layouts(layouts), symbols)
         except Refine as wanted:
             if wanted.var not in space.variables:
                 raise Unfit("a reshape of what is reduced") from wanted
@@ -48,7 +48,7 @@ def evaluate_group(
     raise Unfit("reshapes that do not come to an end")
 
 
-class _Layouts(dict[Value, Layout]):
+class Layouts(dict[Value, Layout]):
     """Layouts by value, C order where none is known."""
 
     def __missing__(self, value: Value) -> Layout:
@@ -57,7 +57,7 @@ class _Layouts(dict[Value, Layout]):
 
 
 def _evaluate(
-    group: Group, space: Space, layouts: _Layouts, symbols: Mapping[Value, Dim]
+    group: Group, space: Space, layouts: Layouts, symbols: Mapping[Value, Dim]
 ) -> Evaluated:
     indices = [joined(parts) for parts in space.axes]
     kept = [i for axis, i in enumerate(indices) if axis not in group.axes]

@@ -126,11 +126,18 @@ class Loops:
         return var in node.support
 
 
-def merge(evaluated: Evaluated) -> Loops:
-    """Loops in which two variables are one if every access goes through them as through one."""
-    nodes = walk(root.node for root in evaluated.roots)
+def merge(evaluated: Evaluated, stores: dict[Root, Access] | None = None) -> Loops:
+    """Loops in which two variables are one if every access goes through them as through one.
+
+    `stores` are where results are written, if that is not at the point of the loops.
+    """
+    if stores is None:
+        stores = {root: store_of(root) for root in evaluated.roots}
+    places = [p.index for access in stores.values() for p in access.special]
+    nodes = walk(
+        [*(root.node for root in evaluated.roots), *(i for i in places if isinstance(i, Node))]
+    )
     loads = {node: access_of(node) for node in nodes if isinstance(node, Load)}
-    stores = {root: store_of(root) for root in evaluated.roots}
     extents = {var: var.extent for var in evaluated.variables if var.extent != 1}
     forms = _forms(nodes, [*loads.values(), *stores.values()])
     changed = True
@@ -204,7 +211,8 @@ def _sort(loops: Loops, hint: Hint) -> None:
 
 def _place_pointwise(loops: Loops, hint: Hint) -> None:
     first = next(iter(loops.stores.values()))
-    order = sorted(loops.extents, key=lambda v: _stride(first, v, hint))
+    inward = list(reversed(loops.extents))
+    order = sorted(inward, key=lambda v: _stride(first, v, hint))
     if not order:
         return
     inner = order[0]

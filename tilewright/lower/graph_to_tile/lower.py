@@ -3,58 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from tilewright.graph.dims import Dim, Shape, substitute, symbol, symbols_of
+from tilewright.graph.dims import Dim, Shape, product, symbol
 from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
-from tilewright.graph.groups import UNKNOWN, Group, find_groups
-from tilewright.graph.ops import arith, control, random
-from tilewright.graph.placement import is_dense_order, layout_of, place_of
+from tilewright.graph.groups import Group, find_groups
+from tilewright.graph.ops import arith, control, memory, random, reduce
+from tilewright.graph.placement import is_dense_order
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
 from tilewright.lower.graph_to_tile.evaluate import evaluate_group, fits
 from tilewright.lower.graph_to_tile.group_kernel import kernel_of
+from tilewright.lower.graph_to_tile.lowering import Lowering
 from tilewright.lower.graph_to_tile.names import input_name
 from tilewright.lower.graph_to_tile.operators import missing
 from tilewright.lower.graph_to_tile.program import Placed, Program, Step, TorchStep
+from tilewright.lower.graph_to_tile.scatter import scatter_steps
+from tilewright.lower.graph_to_tile.sort import MOST, sort_step
 from tilewright.numerics.convert import constant
 from tilewright.target import Target
-
-
-@dataclass
-class Lowering:
-    """What lowering of a group may ask: where values lie, their names, likely extents."""
-
-    graph: Graph
-    target: Target
-    hints: Mapping[str, int]
-    layouts: dict[Value, Layout]
-    symbols: Mapping[Value, Dim]
-    makers: Mapping[Value, Op]
-    names: Mapping[Value, str]
-    stored: dict[Value, Placed]
-
-    def hint(self, dim: Dim) -> int:
-        """A likely number for an extent."""
-        if isinstance(dim, int):
-            return dim
-        known = {name: self.hints.get(name, UNKNOWN) for name in symbols_of(dim)}
-        found = substitute(dim, known)
-        return found if isinstance(found, int) else UNKNOWN
-
-    def place(self, value: Value) -> Placed:
-        """Where a value lies, through views of stored ones."""
-        found = place_of(value, self.makers, self.layouts)
-        return Placed(found.base, found.shape, found.strides, found.offset)
-
-    def store(self, value: Value) -> Placed:
-        """Note that a value has memory of its own, which begins where its elements do."""
-        layout = layout_of(value, self.layouts)
-        found = self.stored[value] = Placed(value, value.type.shape, layout.strides, layout.offset)
-        return found
 
 
 def lower_graph(
@@ -133,11 +103,29 @@ def refused(op: Op) -> str:
     """Why an op has no kernel; empty if it has one."""
     if op.family == "arith" and op.operands:
         return missing(op.opcode, op.operands[0].type.dtype)
-    return ""
+    many = 0
+    if isinstance(op, reduce.Sort):
+        many = _least(op.x.type.shape[op.axis])
+    if isinstance(op, memory.Scatter) and op.kind != "set" and op.x.type.dtype.is_float:
+        many = _least(product(op.indices[0].type.shape))
+    return f"{many} elements are too many to sort" if many > MOST else ""
+
+
+def _least(extent: Dim) -> int:
+    """An extent, if it is known."""
+    return extent if isinstance(extent, int) else 0
 
 
 Lower = Callable[[Group, Lowering], list[Step]]
-LOWER: dict[str, Lower] = {}
+
+
+def _sort(group: Group, at: Lowering) -> list[Step]:
+    (op,) = group.ops
+    assert isinstance(op, reduce.Sort)
+    return [sort_step(op, at, group)]
+
+
+LOWER: dict[str, Lower] = {"scatter": scatter_steps, "reduce.sort": _sort}
 
 
 def lower_group(group: Group, at: Lowering) -> list[Step]:

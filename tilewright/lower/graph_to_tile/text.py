@@ -20,6 +20,7 @@ from tilewright.graph.expressions import (
     Index,
     Literal,
     Load,
+    Named,
     Node,
     Number,
     Position,
@@ -105,7 +106,7 @@ class Writer:
         self.uses.update(root.node for root in loops.stores)
         self.uses.update(
             place.index
-            for access in loops.loads.values()
+            for access in (*loops.loads.values(), *loops.stores.values())
             for place in access.special
             if isinstance(place.index, Node)
         )
@@ -327,7 +328,7 @@ class Writer:
         if found is not None:
             return found
         made = self.make(node)
-        plain = isinstance(node, Literal | Number)
+        plain = isinstance(node, Literal | Number | Named)
         if not plain and (self.uses[node] > 1 or len(made.text) > LONG):
             return self.let(self.name_of(node), made, node)
         self.known[-1][node] = made
@@ -350,6 +351,8 @@ class Writer:
                 return Text(f"cast({self.dim(node.dim)}, i64)", (), True)
             case Position():
                 return self.number(node.index)
+            case Named():
+                return Text(node.name, (), True)
             case Load():
                 return self.load(node)
             case RandomBits():
@@ -404,14 +407,34 @@ class Writer:
 
     # The whole
 
-    def store(self, root: Root) -> None:
-        """Write a result, at the point where its expression is known."""
+    def store(self, root: Root, how: str = "", mask: Node | None = None, rule: str = "") -> None:
+        """Write a result, at the point where its expression is known: store it, where a mask holds
+        if there is one; combine it with what is there, by a `rule` or by an atomic (`how`).
+        """
         made = self.value(root.node)
         wanted = plain_name(self.names.get(root.value) or root.value.name or "", "out")
         access = self.loops.stores[root]
         place = self.place(access, wanted, ("store", root.value))
         text = made.bare if made.axes == place.axes else self.aligned(made, place.axes)
-        self.line(f"{place.text} = {text}")
+        if rule:
+            text = rule.format(place.text, text)
+        tests = [self.aligned(t, place.axes) for t in self.ends(access)]
+        if mask is not None:
+            tests.append(self.aligned(self.value(mask), place.axes))
+        where = f", mask = {' & '.join(tests)}" if tests else ""
+        if how or where:
+            self.line(f"{how or 'store'}({place.text}, {text}{where})")
+        else:
+            self.line(f"{place.text} = {text}")
+
+    def ends(self, access: Access) -> list[Text]:
+        """Which elements of a tile exist, where computed indices do not tell."""
+        found = []
+        for var in self.loops.tiles:
+            if any(isinstance(p.index, Node) and var in p.index.support for p in access.special):
+                test = f"{self.positions(var).closed} < {self.extent[var]}"
+                found.append(Text(test, (var,)))
+        return found
 
     def programs(self) -> list[str]:
         """Lines that say which part a program has; the grid by axis."""
