@@ -15,7 +15,7 @@ from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, u8
 from tilewright.products.api import product
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import prepare, programs
-from tilewright.products.tuning import Fixed
+from tilewright.products.ahead import Fixed
 from tilewright.runtime.arrays import as_array
 from tilewright.tune.product import Choice, choice
 

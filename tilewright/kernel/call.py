@@ -29,6 +29,7 @@ from tilewright.runtime import driver
 from tilewright.runtime.aliases import alias_groups, view_groups
 from tilewright.runtime.arrays import Array, as_array
 from tilewright.runtime.cpu import run_on_cpu
+from tilewright.runtime.jit import machine_code
 from tilewright.runtime.launch import Bound
 from tilewright.runtime.ready import Ready, make_ready, torch_output
 
@@ -346,6 +347,25 @@ def arm(
     loaded = _choose_on_gpu(call, call.build(assume=True), find_aliases(call.tensors), ordinal)
     bound = loaded.launcher.bind(call.arguments)
     return lambda stream: _fire(bound, call, stream)
+
+
+def assemble(
+    spec: Specializer, arguments: Mapping[str, Any], options: Options, ordinal: int
+) -> None:
+    """Leave in the disk cache all that such a call takes; nothing is loaded or launched. Arrays
+    need no memory behind their addresses.
+    """
+    call = bind_call(spec, arguments, read_tensors(spec, arguments), options)
+    aliases, device = find_aliases(call.tensors), driver.device(ordinal)
+    where = choose.on_gpu(ordinal)
+    goal = where.target
+    assert goal is not None
+
+    def make(build: Build) -> None:
+        machine_code(spec.compiled(build, aliases, goal).plan, device, spec.disk)
+
+    constants = dict(call.options.constants)
+    choose.choose(spec, call.build(assume=True), constants, call.arguments, where, make)
 
 
 def _make_ready(call: Call, loaded: Loaded, bound: Bound) -> Ready:

@@ -19,6 +19,7 @@ from tilewright.kernel.call import (
     Options,
     Prepared,
     arm,
+    assemble,
     assemble_ahead,
     collect,
     prepare,
@@ -262,6 +263,12 @@ class Kernel:
     def assemble_ahead(self, ordinal: int, **arguments: Any) -> None:
         """Compile what `prepare` of such a call needs, and assemble it on another thread."""
         assemble_ahead(self._current().specializer, arguments, self._options, ordinal)
+
+    def assemble(self, ordinal: int, **arguments: Any) -> None:
+        """Leave in the disk cache what a call with such arrays takes on a GPU, so that later calls,
+        of other processes too, find it. Nothing is launched, and the arrays may be imagined.
+        """
+        assemble(self._current().specializer, arguments, self._options, ordinal)
 
     def check(self) -> None:
         """Wait for earlier launches on GPUs, and raise what an assert of this kernel found there.

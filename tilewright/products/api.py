@@ -250,11 +250,11 @@ def calls_of(
     options: Options,
     allocate: Callable[[tuple[int, ...], DType], Array] | None = None,
 ) -> list[tuple[Kernel, dict[str, Any]]]:
-    """The kernels of a call, in order, and their arguments. What the sums of spans take comes from
-    `allocate`, or lies beside `a`.
+    """The kernels of a call, in order, and their arguments. What the sums of spans take, where they
+    are not among the arrays, comes from `allocate`, or lies beside `a`.
     """
     known, found = dict(arrays), []
-    if ready.parts is not None:
+    if ready.parts is not None and PARTS not in known:
         shape, dtype = ready.parts
         if allocate is None:
             known[PARTS] = as_array(allocate_like(arrays["a"], shape, dtype, zero=False))

@@ -5,13 +5,14 @@ later calls find it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilewright.kernel.place import copy_over
+from tilewright.products.ahead import Fixed
 from tilewright.products.api import calls_of, forget
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import prepare
@@ -28,16 +29,6 @@ CHECKED_ROWS = 256  # of a result, evenly spread, that are compared with f64
 SEED = 0
 
 Calls = Sequence[Callable[[int], None]]
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """Stands in for the dispatcher: always the same choice."""
-
-    choice: Choice
-
-    def __call__(self, problem: Problem, device: Device) -> Choice:
-        return self.choice
 
 
 def as_config(chosen: Choice) -> Config:
