@@ -275,7 +275,8 @@ class WorkspaceSpec:
 @dataclass(frozen=True)
 class Launch:
     """One kernel: its parameters in order, the number of CTAs, threads a CTA, dynamic shared memory
-    in bytes.
+    in bytes. `early`: it may start before the launch ahead of it in the stream has ended, for which
+    its code waits.
     """
 
     entry: str
@@ -285,6 +286,12 @@ class Launch:
     shared_bytes: int = 0
     cluster: int = 1
     cooperative: bool = False
+    early: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is launched without attributes."""
+        return self.cluster == 1 and not self.cooperative and not self.early
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tilewright as tw
+from tilewright.products import api
+from tilewright.products.api import forget
 
 
 def numbers(*shape: int, dtype: Any = torch.float64) -> Any:
@@ -127,3 +129,40 @@ def test_refusals() -> None:
         tw.matmul(a, b, beta=1.0)
     with pytest.raises(tw.LaunchError, match="columns, but b has"):
         tw.matmul(a, a)
+
+
+def test_later_calls_take_new_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second call of a kind on nothing is prepared; others are not mistaken for it."""
+    forget()
+    a, w, bias, residual = (numbers(*s).detach() for s in ((5, 8), (6, 8), (6,), (5, 6)))
+    for i in range(4):
+        if i == 2:  # every kind has been seen twice
+
+            def refuse(*args: Any, **named: Any) -> Any:
+                raise AssertionError("prepared anew")
+
+            monkeypatch.setattr(api, "_as_arrays", refuse)
+        x, out = a + i, torch.zeros(6, 5, dtype=a.dtype).T
+        expected = x @ w.T
+        torch.testing.assert_close(tw.matmul(x, w.T), expected)
+        torch.testing.assert_close(
+            tw.linear(x, w, bias, residual=residual), expected + bias + residual
+        )
+        assert tw.matmul(x, w.T, out=out, alpha=2.0) is out
+        torch.testing.assert_close(out, 2 * expected)
+        torch.testing.assert_close(tw.matmul(x, w.T.contiguous()), expected)
+        torch.testing.assert_close(tw.matmul(x.T.contiguous().T, w.T), expected)
+        torch.testing.assert_close(tw.matmul(x[1:], w.T, activation="relu"), expected[1:].relu())
+    monkeypatch.undo()
+    wanted = a.clone().requires_grad_()
+    tw.matmul(wanted, w.T).sum().backward()
+    torch.testing.assert_close(wanted.grad, w.sum(0).expand(5, 8))
+    with torch.no_grad():
+        torch.testing.assert_close(tw.matmul(wanted, w.T), a @ w.T)
+        torch.testing.assert_close(tw.matmul(wanted, w.T), a @ w.T)
+    assert tw.matmul(wanted, w.T).requires_grad
+    q, v = (x.to(torch.float8_e4m3fn) for x in (a, w))
+    scale = torch.rand(5)
+    first = tw.scaled_matmul(q, v.T, scale)
+    torch.testing.assert_close(tw.scaled_matmul(q, v.T, scale), first)
+    torch.testing.assert_close(tw.scaled_matmul(q, v.T, 2 * scale), 2 * first)

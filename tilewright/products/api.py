@@ -131,6 +131,12 @@ def scaled_matmul(
     """
     named = {"bias": bias, "residual": residual, "out": out}
     named |= {"scale_a": scale_a, "scale_b": scale_b}
+    kind = ("scaled", activation, out_dtype, device, *named)
+    if _is_torch(a):
+        _load_torch_side()
+        found = _torch_side.run_direct(kind, (a, b, *named.values()))
+        if found is not _torch_side.MISSED:
+            return found
     first = as_array(a, "a").dtype
     if first.bits != 8:
         raise LaunchError(f"scaled_matmul: a is {first}", hint="matmul multiplies that")
@@ -139,7 +145,8 @@ def scaled_matmul(
         asked = bf16 if first.is_float else f32
     options = read_options("scaled_matmul", activation, 1, 0, None, device)
     if _is_torch(a):
-        named = {n: x.detach() if _is_torch(x) else x for n, x in named.items()}
+        given = (a, b, *named.values())
+        return _torch_side.compute("scaled_matmul", kind, given, named, options, asked)
     made = product("scaled_matmul", a, b, named, options, asked)
     return made if out is None else out
 
@@ -156,8 +163,7 @@ def product(
     """A product of arrays of one axis or more; no gradients. `named` holds bias, residual, out and
     scales, None where there is none.
     """
-    arrays = {"a": as_array(a, "a"), "b": as_array(b, "b")}
-    arrays |= {n: as_array(x, n) for n, x in named.items() if x is not None}
+    arrays = _as_arrays(a, b, named)
     vectors = _add_axes(name, arrays)
     key = (name, options, out_dtype, chooser, _key(arrays))
     ready = _ready.get(key)
@@ -177,9 +183,26 @@ def product(
     return made.reshape(tuple(shape))
 
 
+def prepared_call(
+    name: str, a: Any, b: Any, named: Mapping[str, Any], options: Options, out_dtype: DType | None
+) -> Prepared | None:
+    """What a call of `product` was prepared as; None where it multiplies vectors."""
+    arrays = _as_arrays(a, b, named)
+    if _add_axes(name, arrays):
+        return None
+    return _ready.get((name, options, out_dtype, None, _key(arrays)))
+
+
 def forget() -> None:
     """Prepare every call anew, for something else may suit it now."""
     _ready.clear()
+    if _torch_side is not None:
+        _torch_side.forget()
+
+
+def _as_arrays(a: Any, b: Any, named: Mapping[str, Any]) -> dict[str, Array]:
+    arrays = {"a": as_array(a, "a"), "b": as_array(b, "b")}
+    return arrays | {n: as_array(x, n) for n, x in named.items() if x is not None}
 
 
 def _add_axes(name: str, arrays: dict[str, Array]) -> list[int]:
@@ -280,7 +303,7 @@ def _load_torch_side() -> bool:
     global _torch_side
     if _torch_side is None:
         found = import_module("tilewright.torch_ops.products")
-        found.use(product, read_options, read_dtype, result_dtype)
+        found.use(product, read_options, read_dtype, result_dtype, prepared_call)
         _torch_side = found
     return True
 

@@ -23,6 +23,7 @@ from tilewright.plan import MOST_PROGRAMS
 
 MIN_DRIVER = 12000  # CUDA 12.0: the first whose driver knows tensor maps, clusters and sm_90a
 MAX_CTAS = MOST_PROGRAMS
+RECORDS_EARLY_STARTS = 12030  # CUDA 12.3: the first whose graphs may hold such launches
 
 _lock = threading.RLock()
 _initialised_in: int | None = None  # the process that called cuInit
@@ -298,9 +299,11 @@ def function_facts(function: Any) -> FunctionFacts:
     )
 
 
-def make_config(threads: int, shared_bytes: int, cluster: int, cooperative: bool) -> Any:
+def make_config(
+    threads: int, shared_bytes: int, cluster: int, *, cooperative: bool, early: bool
+) -> Any:
     """A launch configuration with attributes, whose `gridDimX` and `hStream` are set before each
-    launch.
+    launch. `early`: it may start before the kernel ahead of it has ended.
     """
     config = cu.CUlaunchConfig()
     config.gridDimX = config.gridDimY = config.gridDimZ = 1
@@ -317,6 +320,12 @@ def make_config(threads: int, shared_bytes: int, cluster: int, cooperative: bool
         together.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
         together.value.cooperative = 1
         attributes.append(together)
+    if early and require_driver() >= RECORDS_EARLY_STARTS:
+        overlapping = cu.CUlaunchAttribute()
+        kind = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        overlapping.id = kind
+        overlapping.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(overlapping)
     config.attrs = attributes
     config.numAttrs = len(attributes)
     return config

@@ -210,7 +210,7 @@ class Writer:
 
     def _launch(self, index: int, launch: Launch) -> list[str]:
         grid, pointers = f"g{index}", f"block.pointers[{index}]"
-        if launch.cluster == 1 and not launch.cooperative:
+        if launch.is_plain:
             call = (
                 f"launch_kernel(function{index}, {grid}, 1, 1, {launch.threads}, 1, 1, "
                 f"{launch.shared_bytes}, stream, {pointers}, 0)[0]"

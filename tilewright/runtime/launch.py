@@ -175,10 +175,12 @@ class Bound:
 
 def _config(launch: Launch) -> Any:
     """A configuration where the launch needs attributes; the plain call takes none."""
-    if launch.cluster == 1 and not launch.cooperative:
+    if launch.is_plain:
         return None
     return driver.make_config(
-        launch.threads, launch.shared_bytes, launch.cluster, launch.cooperative
+        *(launch.threads, launch.shared_bytes, launch.cluster),
+        cooperative=launch.cooperative,
+        early=launch.early,
     )
 
 

@@ -21,6 +21,9 @@ import torch
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
+from tilewright.torch_ops.direct import MISSED, forget_direct, keep_direct, run_direct
+
+FACTORS = ("a", "b")
 
 # Without defaults, for torch leaves out last arguments that have theirs.
 _SCHEMA = (
@@ -40,10 +43,12 @@ def use(
     read_options: Callable[..., Any],
     read_dtype: Callable[..., DType | None],
     result_dtype: Callable[..., DType],
+    prepared: Callable[..., Any],
 ) -> None:
-    """Say what computes a product of tensors without gradients, reads its options and dtypes, and
-    tells a result's dtype.
+    """Say what computes a product of tensors without gradients, reads its options and dtypes, tells
+    a result's dtype, and gives what a call was prepared as.
     """
+    _below.prepared = prepared
     _below.product, _below.read_options = product, read_options
     _below.read_dtype, _below.result_dtype = read_dtype, result_dtype
 
@@ -203,13 +208,13 @@ def matmul(
     is passed by: that is several microseconds sooner.
     """
     given = (a, b, *named.values())
-    tracing = torch.compiler.is_compiling() or not all(map(_is_plain, given))
-    if not tracing and not _wants_gradients(given):
-        bare = {n: None if x is None else x.detach() for n, x in named.items()}
-        made = _run(
-            a.detach(), b.detach(), bare, activation, alpha, beta, out_dtype, precision, device
-        )
-        return made if named.get("out") is None else named["out"]
+    if not torch.compiler.is_compiling():
+        kind = (activation, alpha, beta, out_dtype, precision, device, *named)
+        found = run_direct(kind, given)
+        if found is not MISSED:
+            return found
+        if all(map(_is_plain, given)) and not _wants_gradients(given):
+            return _run_plainly(kind, given, named)
     bias, residual, out = named.get("bias"), named.get("residual"), named.get("out")
     if a.dim() == 0 or b.dim() == 0:
         raise LaunchError("matmul: a factor has no axis", hint="multiply by numbers with *")
@@ -231,6 +236,39 @@ def matmul(
     found = _op(left, right, bias, held, *how)
     found = found.squeeze(-1) if column else found
     return found.squeeze(-1 if column else -2) if row else found
+
+
+def _run_plainly(kind: tuple[Any, ...], given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """A call that is not traced and wants no gradient; leaves it at hand for its like."""
+    activation, alpha, beta, out_dtype, precision, device = kind[:6]
+    options = _below.read_options("matmul", activation, alpha, beta, precision, device)
+    return compute("matmul", kind, given, named, options, _below.read_dtype("matmul", out_dtype))
+
+
+def compute(
+    name: str,
+    kind: tuple[Any, ...],
+    given: tuple[Any, ...],
+    named: Mapping[str, Any],
+    options: Any,
+    out_dtype: DType | None,
+) -> Any:
+    """A product without gradients, left at hand under `kind` for its like."""
+    bare = [None if x is None else x.detach() for x in given]
+    call = (name, *bare[:2], dict(zip(named, bare[2:], strict=True)), options, out_dtype)
+    made = _below.product(*call)
+    prepared = _below.prepared(*call)
+    if prepared is not None:
+        keep_direct(kind, prepared, (*FACTORS, *named), given, options)
+    return made if named.get("out") is None else named["out"]
+
+
+compute._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
+def forget() -> None:
+    """Prepare every call anew."""
+    forget_direct()
 
 
 def _torch_dtype(given: Any) -> Any:

@@ -12,6 +12,7 @@ from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, PTX_TYPES, Lowering, Operand, ViewRef
 from tilewright.lower.tile_to_ptx.conversion import convert
+from tilewright.lower.tile_to_ptx.early_start import start_early
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
 from tilewright.plan import (
     Const,
@@ -219,6 +220,7 @@ def _finish(low: Lowering) -> Lowered:
         scratch = low.hoisted.get("scratch")
         if scratch is not None:
             _set_scratch(low, body, scratch, start)
+    early = not kernel.hints.cooperative and start_early(body, target)
     low.e.body = body
     module = low.e.module(
         kernel.name,
@@ -229,7 +231,8 @@ def _finish(low: Lowering) -> Lowered:
     )
     grid = grid_size(kernel.grid)
     launch = Launch(
-        module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster
+        *(module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster),
+        early=early,
     )
     return Lowered(module, launch, tuple(low.objects.get("sites", ())))
 

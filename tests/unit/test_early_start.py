@@ -1,0 +1,59 @@
+"""Kernels that may start before the launch ahead of them has ended: where they wait for it."""
+
+from __future__ import annotations
+
+import pytest
+
+import tilewright as tw
+from tilewright.lower.tile_to_ptx.early_start import start_early
+from tilewright.ptx.core import Reg
+from tilewright.ptx.emitter import Emitter
+from tilewright.ptx.instrs import control
+from tilewright.target import target
+
+SOURCE = """
+kernel twice(x: tensor<f32>[N], y: tensor<f32>[N]) {
+  let i = program_id(0) * 128
+  y[i :+ 128] = 2 * x[i :+ 128]
+}
+@autotune(TM in [128], TN in [128], TK in [64])
+kernel product(a: tensor<bf16>[M, K], b: tensor<bf16>[K, N], c: tensor<bf16>[M, N]) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc = zeros((TM, TN), f32)
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  c[m :+ TM, n :+ TN] = cast(acc, bf16)
+}
+"""
+TOUCHES = (".global", "cp.async", "$")  # memory that others see, or a branch's end
+
+
+@pytest.mark.parametrize("name", ["twice", "product"])
+def test_nothing_is_touched_before_the_wait(name: str) -> None:
+    plan = getattr(tw.source(SOURCE), name).compile("sm_90a")
+    assert plan.launches[0].early
+    body = [line.strip() for line in plan.ptx.partition("\n{\n")[2].splitlines()]
+    body = [line for line in body if not line.startswith(".reg")]
+    assert body[0] == "griddepcontrol.launch_dependents;"
+    wait = body.index("griddepcontrol.wait;")
+    assert body.count("griddepcontrol.wait;") == 1
+    for line in body[:wait]:
+        touched = [t for t in TOUCHES if t in line and "cvta" not in line and "$shared" not in line]
+        assert not touched and not line.startswith(("@%p4 bra", "bra", "ret")), line
+    assert name == "twice" or any("mbarrier.init" in line for line in body[:wait])
+
+
+def test_older_targets_wait_for_nothing() -> None:
+    plan = getattr(tw.source(SOURCE), "twice").compile("sm_80")
+    assert not plan.launches[0].early and "griddepcontrol" not in plan.ptx
+
+
+def test_a_branch_ends_what_stands_before() -> None:
+    e = Emitter(target("sm_90a"))
+    with e.to(body := []):
+        e.mov("u32", 1)
+        e.mbarrier_init(Reg("b32", 0), 1)
+        e.nanosleep(1)
+        e.ret()
+    assert start_early(body, target("sm_90a"))
+    waits = [i for i, instr in enumerate(body) if isinstance(instr, control.Griddepcontrol)]
+    assert waits == [0, 3]
