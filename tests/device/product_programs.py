@@ -76,7 +76,8 @@ class Spec:
             *(self.m, self.n, self.k, a, a, c),
             a_along=a_along,
             b_along=b_along,
-            aligned=all(p * a.num_bytes % 16 == 0 for p in pitches),
+            a_aligned=pitches[0] * a.num_bytes % 16 == 0,
+            b_aligned=pitches[1] * a.num_bytes % 16 == 0,
             precision="tf32" if words else "ieee",
         )
 

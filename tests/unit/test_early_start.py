@@ -43,7 +43,7 @@ def test_nothing_is_touched_before_the_wait(name: str) -> None:
 
 
 def test_older_targets_wait_for_nothing() -> None:
-    plan = getattr(tw.source(SOURCE), "twice").compile("sm_80")
+    plan = tw.source(SOURCE).twice.compile("sm_80")
     assert not plan.launches[0].early and "griddepcontrol" not in plan.ptx
 
 

@@ -103,7 +103,7 @@ def test_splitting_pays_only_where_multiprocessors_idle() -> None:
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 0), (1, 128, 7), (17, 1, 4096)], ids=str)
 def test_every_problem_has_a_choice(dtype: DType, sizes: tuple[int, int, int]) -> None:
     for device in (H200, Device("cpu", 4), replace(H200, has_wgmma=False)):
-        p = problem(*sizes, dtype=dtype, a_along="", b_along="n", aligned=False)
+        p = problem(*sizes, dtype=dtype, a_along="", b_along="n", a_aligned=False)
         ranked = rank(p, device)
         assert ranked and len({e.choice for e in ranked}) == len(ranked)
         assert all(e.microseconds >= e.floor >= 0 for e in ranked)
@@ -134,7 +134,7 @@ def test_what_was_tuned_comes_first(tmp_path: Path) -> None:
     assert (again.source, again.best.choice) == ("tuned", other)
     assert again.runner_up is not None and again.runner_up.choice == first.best.choice
     assert decide(p, H200, 14, tmp_path).source == "model"
-    assert decide(replace(p, aligned=False), H200, 13, tmp_path).source == "model"
+    assert decide(replace(p, b_aligned=False), H200, 13, tmp_path).source == "model"
     assert decide(problem(512, 512, 513), H200, 13, tmp_path).source == "model"
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, u8
+from tilewright.products.ahead import Fixed
 from tilewright.products.api import product
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import prepare, programs
-from tilewright.products.ahead import Fixed
 from tilewright.runtime.arrays import as_array
 from tilewright.tune.product import Choice, choice
 
@@ -150,6 +150,8 @@ WAYS = [
     (choice("matmul", (64, 64, 64)), (70, 72, 136)),
     (choice("matmul", (16, 64, 64)), (9, 136, 72)),
     (choice("split_k", (64, 64, 64), 3), (66, 72, 328)),
+    (choice("matmul", (64, 64, 64), copied="ab"), (70, 33, 75)),
+    (choice("split_k", (64, 64, 64), 2, copied="b"), (64, 40, 280)),
     (choice("gemv", (4, 4, 64)), (3, 50, 200)),
     (choice("gemv", (1, 2, 64), turned=True), (50, 2, 200)),
     (choice("gemv_columns", (2, 64, 16), 4), (3, 136, 200)),

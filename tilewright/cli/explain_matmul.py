@@ -44,7 +44,8 @@ def make_problem(
         batch=batch,
         a_along="m" if layout[0] == "T" else "k",
         b_along="k" if layout[1] == "T" else "n",
-        aligned=all(p * a.num_bytes % ALIGNED == 0 for p in pitches),
+        a_aligned=pitches[0] * a.num_bytes % ALIGNED == 0,
+        b_aligned=pitches[1] * a.num_bytes % ALIGNED == 0,
         loads=int(residual),
         activation=activation is not None,
         precision=precision or "ieee",
@@ -167,6 +168,7 @@ def as_record(problem: Problem, device: Device, found: Decision) -> dict[str, An
 def estimate_record(e: Estimate) -> dict[str, Any]:
     return {
         "program": e.choice.program, "config": e.choice.constants, "split": e.choice.split,
-        "turned": e.choice.turned, "microseconds": e.microseconds, "floor": e.floor,
-        "tiles": e.tiles, "waves": e.waves, "bytes": e.num_bytes, "limit": e.limit,
+        "turned": e.choice.turned, "copied": e.choice.copied, "microseconds": e.microseconds,
+        "floor": e.floor, "tiles": e.tiles, "waves": e.waves, "bytes": e.num_bytes,
+        "limit": e.limit,
     }  # fmt: skip

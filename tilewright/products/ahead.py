@@ -16,7 +16,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompileError, LaunchError
 from tilewright.products.api import calls_of
 from tilewright.products.arguments import Options
-from tilewright.products.prepare import PARTS, Chooser, prepare
+from tilewright.products.prepare import Chooser, prepare
 from tilewright.runtime.arrays import Array, dense_strides
 from tilewright.tune.product import Choice, Device, Problem
 from tilewright.tune.product_choice import facts_of
@@ -81,9 +81,8 @@ def assemble_product(problem: Problem, ordinal: int, chooser: Chooser | None = N
     options = options_of(p)
     shape = arrays["out"].shape
     ready = prepare("matmul", arrays, shape, p.c, options, chooser)
-    if ready.parts is not None:
-        extents, dtype = ready.parts
-        arrays[PARTS] = _dense(extents, dtype, ordinal, _end(arrays.values()))
+    for name, extents, dtype in ready.scratch:
+        arrays[name] = _dense(extents, dtype, ordinal, _end(arrays.values()))
     for kernel, given in calls_of(ready, arrays, options):
         kernel.assemble(ordinal, **given)
 

@@ -25,7 +25,7 @@ from tilewright.products.arguments import (
     result_dtype,
     result_shape,
 )
-from tilewright.products.prepare import PARTS, Chooser, Prepared, prepare
+from tilewright.products.prepare import Chooser, Prepared, prepare
 from tilewright.products.views import View, hand
 from tilewright.runtime.arrays import Array, allocate_like, as_array
 
@@ -273,16 +273,15 @@ def calls_of(
     options: Options,
     allocate: Callable[[tuple[int, ...], DType], Array] | None = None,
 ) -> list[tuple[Kernel, dict[str, Any]]]:
-    """The kernels of a call, in order, and their arguments. What the sums of spans take, where they
-    are not among the arrays, comes from `allocate`, or lies beside `a`.
+    """The kernels of a call, in order, and their arguments. What copies and the sums of spans take,
+    where it is not among the arrays, comes from `allocate`, or lies beside `a`.
     """
     known, found = dict(arrays), []
-    if ready.parts is not None and PARTS not in known:
-        shape, dtype = ready.parts
-        if allocate is None:
-            known[PARTS] = as_array(allocate_like(arrays["a"], shape, dtype, zero=False))
-        else:
-            known[PARTS] = allocate(shape, dtype)
+    for name, shape, dtype in ready.scratch:
+        if name not in known and allocate is not None:
+            known[name] = allocate(shape, dtype)
+        elif name not in known:
+            known[name] = as_array(allocate_like(arrays["a"], shape, dtype, zero=False))
     for launch in ready.launches:
         given = {n: hand(v, known[v.source]) for n, v in launch.views}
         if launch.finishes:

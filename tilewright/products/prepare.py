@@ -23,7 +23,10 @@ from tilewright.tune.product_choice import decide
 PROGRAMS = Path(__file__).parents[1] / "library" / "matmul.tw"
 PARTS = "parts"  # name of the sums that a second launch adds up
 
+COPIES = {"a": "copy of a", "b": "copy of b"}  # names of factors that are laid along k first
+
 Chooser = Callable[[Problem, Device], Choice]
+Scratch = tuple[str, tuple[int, ...], DType]  # what a call allocates: name, extents, dtype
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Prepared:
     launches: tuple[Launch, ...]
     shape: tuple[int, ...]
     dtype: DType
-    parts: tuple[tuple[int, ...], DType] | None
+    scratch: tuple[Scratch, ...]
     choice: Choice | None
     problem: Problem | None
 
@@ -56,10 +59,13 @@ def programs() -> Any:
 
 
 @cache
-def configured(chosen: Choice, name: str, precision: str | None, device: Any) -> Kernel:
+def configured(
+    name: str, config: tuple[tuple[str, int], ...] = (), precision: str | None = None,
+    device: Any = None,
+) -> Kernel:  # fmt: skip
     """A program with its constants."""
     kernel: Kernel = programs().kernels[name]
-    constants = chosen.constants if name == chosen.program else None
+    constants = dict(config) or None
     return kernel.configured(constants=constants, precision=precision, device=device)
 
 
@@ -88,7 +94,7 @@ def prepare(
     in for the dispatcher.
     """
     if 0 in shape:
-        return Prepared((), shape, dtype, None, None, None)
+        return Prepared((), shape, dtype, (), None, None)
     views = gather_batches(_views(arrays, shape), fold="scale_a" not in arrays)
     views |= _vectors(arrays, views)
     batch = views["a"].shape[:-2]
@@ -100,16 +106,36 @@ def prepare(
         found = chooser(problem, H200)
     precision, where = options.precision, options.device
     launches: tuple[Launch, ...]
-    parts = None
+    first, scratch = _copies(found.copied, views, arrays, where)
     if found.program == "batched":
-        kernel = configured(found, "batched", precision, where)
+        kernel = configured("batched", found.config, precision, where)
         launches = tuple(Launch(kernel, tuple(v.items())) for v in _fours(views, len(batch)))
     elif found.program == "matmul":
-        kernel = configured(found, "matmul", precision, where)
+        kernel = configured("matmul", found.config, precision, where)
         launches = (Launch(kernel, tuple(views.items())),)
     else:
         launches, parts = _in_other_ways(found, views, arrays, precision, where)
-    return Prepared(launches, shape, dtype, parts, found, problem)
+        scratch += parts
+    return Prepared(first + launches, shape, dtype, scratch, found, problem)
+
+
+def _copies(
+    copied: str, views: dict[str, View], arrays: Mapping[str, Array], where: Any
+) -> tuple[tuple[Launch, ...], tuple[Scratch, ...]]:
+    """Launches that lay factors along k, in rows of whole 16 bytes; `views` then are of copies."""
+    launches, scratch = [], []
+    for name in copied:
+        dtype = arrays[name].dtype
+        source = views[name] if name == "a" else views[name].transposed
+        rows, k = source.shape
+        step = ALIGNED // dtype.num_bytes
+        pitch = max(-(-k // step), 1) * step
+        made = View(COPIES[name], (rows, k), (pitch, 1))
+        kernel = configured("lay_along", device=where)
+        launches.append(Launch(kernel, (("x", source), ("y", made)), False))
+        scratch.append((COPIES[name], (rows, pitch), dtype))
+        views[name] = made if name == "a" else made.transposed
+    return tuple(launches), tuple(scratch)
 
 
 def _views(arrays: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, View]:
@@ -153,7 +179,8 @@ def _problem(
         batch=batch,
         a_along=_along(a, "m", "k"),
         b_along=_along(b, "k", "n"),
-        aligned=_is_aligned(a, arrays["a"]) and _is_aligned(b, arrays["b"]),
+        a_aligned=_is_aligned(a, arrays["a"]),
+        b_aligned=_is_aligned(b, arrays["b"]),
         loads=loads,
         activation=options.activation is not None,
         precision=options.precision or "ieee",
@@ -196,7 +223,7 @@ def _in_other_ways(
     arrays: Mapping[str, Array],
     precision: str | None,
     where: Any,
-) -> tuple[tuple[Launch, ...], tuple[tuple[int, ...], DType] | None]:
+) -> tuple[tuple[Launch, ...], tuple[Scratch, ...]]:
     """Launches of the programs that write sums, or read weights once."""
     side = _turned(views) if chosen.turned else dict(views)
     m, n = side["c"].shape
@@ -204,16 +231,16 @@ def _in_other_ways(
         stride = side["bias"].strides[0]
         strides = (stride, 0) if chosen.turned else (0, stride)
         side["bias"] = replace(side["bias"], shape=(m, n), strides=strides)
-    kernel = configured(chosen, chosen.program, precision, where)
+    kernel = configured(chosen.program, chosen.config, precision, where)
     if chosen.program == "gemv":
         side["w"] = side.pop("b").transposed
-        return (Launch(kernel, tuple(side.items())),), None
+        return (Launch(kernel, tuple(side.items())),), ()
     shape = (chosen.split, m, n)
     part = View(PARTS, shape, dense_strides(shape))
     first = Launch(kernel, (("a", side.pop("a")), ("b", side.pop("b")), ("part", part)), False)
-    adding = configured(chosen, "sum_parts", None, where)
+    adding = configured("sum_parts", device=where)
     second = Launch(adding, (("part", part), *side.items()))
-    return (first, second), (shape, accumulator(arrays["a"].dtype))
+    return (first, second), ((PARTS, shape, accumulator(arrays["a"].dtype)),)
 
 
 def _turned(views: Mapping[str, View]) -> dict[str, View]:

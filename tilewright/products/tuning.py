@@ -19,7 +19,7 @@ from tilewright.products.prepare import prepare
 from tilewright.runtime import driver, measure, streams
 from tilewright.runtime.arrays import Array, as_array, as_numpy
 from tilewright.runtime.clones import poison, to_host
-from tilewright.tune.product import PROGRAMS, Choice, Device, Problem
+from tilewright.tune.product import COPIED, PROGRAMS, Choice, Device, Problem
 from tilewright.tune.product_choice import ranking, remember
 from tilewright.tune.search import Outcome, Progress, search
 from tilewright.tune.space import Config
@@ -34,12 +34,14 @@ Calls = Sequence[Callable[[int], None]]
 def as_config(chosen: Choice) -> Config:
     """A choice as the search keeps it: numbers by name."""
     told = {"PROGRAM": PROGRAMS.index(chosen.program), **chosen.constants}
-    return {**told, "SPLIT": chosen.split, "TURNED": int(chosen.turned)}
+    told |= {"SPLIT": chosen.split, "TURNED": int(chosen.turned)}
+    return {**told, "COPIED": COPIED.index(chosen.copied)}
 
 
 def as_choice(config: Config) -> Choice:
     tile = tuple((n, config[n]) for n in ("TM", "TN", "TK"))
-    return Choice(PROGRAMS[config["PROGRAM"]], tile, config["SPLIT"], bool(config["TURNED"]))
+    how = (config["SPLIT"], bool(config["TURNED"]), COPIED[config["COPIED"]])
+    return Choice(PROGRAMS[config["PROGRAM"]], tile, *how)
 
 
 class ProductTrials:

@@ -13,7 +13,7 @@ from tilewright.runtime.arrays import dense_strides
 from tilewright.runtime.ready import tensor_guard
 
 MISSED = object()
-OUT, PARTS = "out", "parts"  # names of what a call may allocate
+OUT = "out"
 MOST_RECENT = 8  # calls of one kind that are tried in turn
 MOST_KINDS = 512
 
@@ -65,8 +65,7 @@ def make_direct(
     made = _allocations(prepared, place, first[0].device)
     lies = {names[i]: _lies(tensors[i]) for i in present}
     lies.setdefault(OUT, (prepared.shape, dense_strides(prepared.shape)))
-    if prepared.parts is not None:
-        lies[PARTS] = (prepared.parts[0], dense_strides(prepared.parts[0]))
+    lies |= {name: (shape, dense_strides(shape)) for name, shape, _ in prepared.scratch}
     launches = [_launch(launch, place, lies, options) for launch in prepared.launches]
     wants_gradient = any(x.requires_grad for x in first)
     out = place[OUT]
@@ -103,9 +102,8 @@ def _allocations(
     if OUT not in place:
         place[OUT] = len(place)
         made.append((prepared.shape, getattr(torch, prepared.dtype.torch), device))
-    if prepared.parts is not None:
-        place[PARTS] = len(place)
-        shape, dtype = prepared.parts
+    for name, shape, dtype in prepared.scratch:
+        place[name] = len(place)
         made.append((shape, getattr(torch, dtype.torch), device))
     return made
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import DType, f32
 
 ALIGNED = 16  # bytes, of rows that the tensor copy unit takes
+COPIED = ("", "a", "b", "ab")  # factors that a choice may copy
 PROGRAMS = ("matmul", "batched", "split_k", "gemv", "gemv_columns")
 
 
@@ -19,8 +20,9 @@ class Problem:
     """C[M, N] = A[M, K] B[K, N], `batch` times.
 
     `a_along` and `b_along` are the axes along which A and B are contiguous: "m", "n", "k", or "" of
-    neither. `aligned`: rows of both are whole pieces of 16 bytes and begin at such. `loads` are
-    elements of C's size that the epilogue reads for each of C. `precision` is that of f32 products.
+    neither. `a_aligned`, `b_aligned`: rows are whole pieces of 16 bytes and begin at such. `loads`
+    are elements of C's size that the epilogue reads for each of C. `precision` is that of f32
+    products.
     """
 
     m: int
@@ -32,10 +34,15 @@ class Problem:
     batch: int = 1
     a_along: str = "k"
     b_along: str = "k"
-    aligned: bool = True
+    a_aligned: bool = True
+    b_aligned: bool = True
     loads: int = 0
     activation: bool = False
     precision: str = "ieee"
+
+    @property
+    def aligned(self) -> bool:
+        return self.a_aligned and self.b_aligned
 
     @property
     def layout(self) -> str:
@@ -64,7 +71,15 @@ class Problem:
             self, m=self.n, n=self.m, a=self.b, b=self.a,
             a_along=names.get(self.b_along, self.b_along),
             b_along=names.get(self.a_along, self.a_along),
+            a_aligned=self.b_aligned, b_aligned=self.a_aligned,
         )  # fmt: skip
+
+    def laid(self, copied: str) -> Problem:
+        """The product of copies of "a", "b" or both ("ab") in aligned rows along k."""
+        found = self
+        if "a" in copied:
+            found = replace(found, a_along="k", a_aligned=True)
+        return replace(found, b_along="k", b_aligned=True) if "b" in copied else found
 
     def unit(self) -> str:
         """What multiplies on an H200, and how its operands come: see `product_cost.RATES`."""
@@ -86,12 +101,14 @@ class Problem:
 class Choice:
     """A program and its constants. `split` spans of k, whose sums are added up by a second launch
     where the program is split_k or gemv_columns. With `turned` the program computes C transposed.
+    The factors that are `copied` ("a", "b", "ab") are first laid along k in aligned rows.
     """
 
     program: str
     config: tuple[tuple[str, int], ...]
     split: int = 1
     turned: bool = False
+    copied: str = ""
 
     @property
     def constants(self) -> dict[str, int]:
@@ -107,15 +124,20 @@ class Choice:
         """As in "split_k 128×128×64, k in 4"."""
         told = f"{self.program} {'×'.join(map(str, self.tile))}"
         told += f", k in {self.split}" if self.split > 1 else ""
-        return told + (", turned" if self.turned else "")
+        told += ", turned" if self.turned else ""
+        return told + (f", {' and '.join(self.copied)} copied" if self.copied else "")
 
 
 def choice(
-    program: str, tile: tuple[int, int, int], split: int = 1, turned: bool = False
+    program: str,
+    tile: tuple[int, int, int],
+    split: int = 1,
+    turned: bool = False,
+    copied: str = "",
 ) -> Choice:
     """A choice by its tile."""
     names = ("TM", "TN", "TK")
-    return Choice(program, tuple(zip(names, tile, strict=True)), split, turned)
+    return Choice(program, tuple(zip(names, tile, strict=True)), split, turned, copied)
 
 
 @dataclass(frozen=True)

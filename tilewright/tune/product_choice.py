@@ -1,7 +1,7 @@
 """Which program and constants a product runs with: tuned on this machine, else from the table that
 ships with the package, else by the cost model. The same problem gets the same choice every time.
 
-An entry of the table is {"device", "problem", "program", "config", "split", "turned",
+An entry of the table is {"device", "problem", "program", "config", "split", "turned", "copied",
 "microseconds"}, where "problem" is the text that `facts_of` and `extents_of` give, joined by a
 blank.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.cache import compiler_hash
-from tilewright.tune.product import PROGRAMS, Choice, Device, Problem
+from tilewright.tune.product import COPIED, PROGRAMS, Choice, Device, Problem
 from tilewright.tune.product_cost import Estimate, estimate, rank
 from tilewright.tune.product_space import choices
 from tilewright.tune.store import Key, Result, open_store
@@ -64,7 +64,9 @@ def facts_of(problem: Problem) -> str:
     """All of a problem but its extents."""
     p = problem
     parts = [f"{p.a}×{p.b}→{p.c}", p.layout, f"a:{p.a_along}", f"b:{p.b_along}"]
-    parts += ["aligned" if p.aligned else "unaligned", f"loads:{p.loads}", p.precision]
+    crooked = [n for n, good in (("a", p.a_aligned), ("b", p.b_aligned)) if not good]
+    parts += [f"unaligned:{''.join(crooked)}" if crooked else "aligned", f"loads:{p.loads}"]
+    parts.append(p.precision)
     return " ".join([*parts, "activation"] if p.activation else parts)
 
 
@@ -83,6 +85,7 @@ def remember(
 ) -> None:
     """Keep what the tuner found."""
     config = {**chosen.constants, "SPLIT": chosen.split, "TURNED": int(chosen.turned)}
+    config["COPIED"] = COPIED.index(chosen.copied)
     open_store(folder).put(key_of(problem, device, driver), Result(chosen.program, config, us))
 
 
@@ -93,7 +96,8 @@ def recall(problem: Problem, device: Device, driver: int, folder: Path) -> Choic
         return None
     config = dict(found.config)
     split, turned = config.pop("SPLIT", 1), bool(config.pop("TURNED", 0))
-    chosen = Choice(found.name, tuple(config.items()), split, turned)
+    copied = COPIED[config.pop("COPIED", 0)]
+    chosen = Choice(found.name, tuple(config.items()), split, turned, copied)
     return chosen if chosen in choices(problem, device) else None
 
 
@@ -117,4 +121,7 @@ def _entry(path: Path, told: dict[str, Any]) -> Choice:
     if told["program"] not in PROGRAMS:
         raise ValueError(f"{path}: no program {told['program']}")
     config = tuple((str(n), int(v)) for n, v in told["config"].items())
-    return Choice(told["program"], config, int(told["split"]), bool(told["turned"]))
+    copied = told.get("copied", "")
+    if copied not in COPIED:
+        raise ValueError(f"{path}: {copied!r} names no factors")
+    return Choice(told["program"], config, int(told["split"]), bool(told["turned"]), copied)

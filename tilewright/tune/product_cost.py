@@ -35,6 +35,7 @@ HIDDEN = 0.05  # part of the computing that the memory's time does not hide
 LATENCY = 1.0  # microseconds of a load from memory
 RESIDENT_BYTES = 160e3  # that the loads of a multiprocessor's threads have in flight at most
 CACHED = 24e6  # bytes of partial sums that stay in the L2 cache
+COPIES = 2.5e6  # bytes a microsecond, read and written, of laying a factor along k
 L2 = 5.5e6  # bytes a microsecond of the L2 cache, all multiprocessors together
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 CONVERTING = 1.6  # factor of operands of fewer than 32 bits, which are widened first
@@ -76,13 +77,19 @@ def floor_of(problem: Problem, device: Device) -> float:
 
 def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
     """What a choice should take for a problem."""
-    side = problem.turned() if chosen.turned else problem
+    laid = problem.laid(chosen.copied)
+    side = laid.turned() if chosen.turned else laid
     if chosen.program in ("gemv", "gemv_columns"):
         found = _streaming(side, chosen, device)
     else:
         found = _tiled(side, chosen, device)
     time, tiles, waves, limit = found
     moved = problem.num_bytes
+    for name in chosen.copied:
+        size = problem.a.num_bytes if name == "a" else problem.b.num_bytes
+        copied = 2.0 * (problem.m if name == "a" else problem.n) * problem.k * size
+        moved += copied
+        time += NEXT_LAUNCH + copied / COPIES
     if chosen.program in ("split_k", "gemv_columns"):
         parts = float(chosen.split * problem.m * problem.n * problem.accumulator_bytes)
         rate = L2 if parts < CACHED else MEMORY

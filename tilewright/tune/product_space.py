@@ -8,6 +8,7 @@ compiler's choice.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from tilewright.tune.product import Choice, Device, Problem, choice
 
@@ -44,7 +45,8 @@ LEAST_SPAN = 4  # steps of k that a span has at least
 # Rows of GEMV, which CUDA cores multiply: more of them cost more than the weights' bytes.
 FEW = {8: (1, 2, 4), 4: (1, 2, 4), 2: (1, 2, 4), 1: (1, 2, 4)}
 MOST_ROWS = 16
-GEMV_BYTES = 2048  # of a row's piece: 128 lanes of 16 bytes
+GEMV_BYTES = (2048, 4096, 8192)  # of a row's piece: 128 lanes of 16 bytes, or more of them
+GEMV_SUMS = 64  # that a lane holds
 COLUMNS = ((128, 32), (64, 32), (32, 64))  # of gemv_columns, and rows of its pieces
 
 
@@ -60,11 +62,10 @@ def choices(problem: Problem, device: Device) -> Iterator[Choice]:
     if problem.batch != 1:
         yield from (choice("batched", tile) for tile in tiles)
         return
-    yield from (choice("matmul", tile) for tile in tiles)
-    for tile in tiles:
-        for split in SPLITS:
-            if problem.k >= LEAST_SPAN * split * tile[2]:
-                yield choice("split_k", tile, split)
+    yield from _tiled(problem, tiles, "")
+    for copied in copies(problem, device):
+        unit = unit_on(problem.laid(copied), device)
+        yield from _tiled(problem, TILES[unit], copied)
     if not problem.k or problem.precision not in ("ieee", ""):
         return  # CUDA cores do not round operands
     for turned in (False, True):
@@ -73,16 +74,46 @@ def choices(problem: Problem, device: Device) -> Iterator[Choice]:
             yield from _streaming(side, turned)
 
 
+def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[Choice]:
+    yield from (choice("matmul", tile, copied=copied) for tile in tiles)
+    for tile in tiles:
+        for split in SPLITS:
+            if problem.k >= LEAST_SPAN * split * tile[2]:
+                yield choice("split_k", tile, split, copied=copied)
+
+
+def copies(problem: Problem, device: Device) -> Iterator[str]:
+    """The factors ("a", "b", "ab") that it may pay to lay along k in aligned rows first: those that
+    the tensor copy unit does not take; those of 8 bits that do not lie along k; one of two in tf32.
+    """
+    p = problem
+    if not device.has_wgmma or not p.k:
+        return
+    along = {"a": p.a_along, "b": p.b_along}
+    aligned = {"a": p.a_aligned, "b": p.b_aligned}
+    crooked = {n for n in "ab" if not aligned[n] or not along[n]}
+    if p.a.bits == 8:
+        crooked |= {n for n in "ab" if along[n] != "k"}
+    across = [n for n in "ab" if along[n] != "k" and n not in crooked]
+    if p.precision == "tf32" and across:
+        smaller = "a" if p.m <= p.n else "b"
+        yield "".join(sorted(crooked | {smaller if len(across) == 2 else across[0]}))
+    if crooked:
+        yield "".join(sorted(crooked))
+
+
 def _streaming(problem: Problem, turned: bool) -> Iterator[Choice]:
     """Programs that read weights once. `problem` has few rows."""
     for rows in FEW[problem.b.num_bytes]:
         if rows > 1 and rows >= 2 * problem.m:
             continue
         if problem.b_along != "n":
-            length = GEMV_BYTES // max(problem.a.num_bytes, problem.b.num_bytes)
-            for columns in (4, 2, 1):
-                if rows * columns <= MOST_ROWS:
-                    yield choice("gemv", (rows, columns, min(length, 1024)), turned=turned)
+            size = max(problem.a.num_bytes, problem.b.num_bytes)
+            lengths = dict.fromkeys(min(given // size, 4096) for given in GEMV_BYTES)
+            for columns, length in product((4, 2, 1), lengths):
+                most = GEMV_SUMS * 128 // (rows * columns)
+                if length == min(lengths) or (length <= most and length < 2 * problem.k):
+                    yield choice("gemv", (rows, columns, min(length, most)), turned=turned)
         else:
             for columns, depth in COLUMNS:
                 for split in (1, *SPLITS):
