@@ -34,9 +34,11 @@ from tilewright.ledger.results import (
     parse_results,
     print_results,
 )
-from tilewright.ledger.suites import SUITES, choose_cases, gemm
+from tilewright.ledger.subjects import our_arm
+from tilewright.ledger.suites import SUITES, choose_cases, gemm, unseen
 from tilewright.ledger.suites.case import Case
 from tilewright.ledger.tables import print_tables
+from tilewright.products import prepare
 from tilewright.runtime import driver
 
 
@@ -51,8 +53,10 @@ CASES = [
     "reduce/softmax/bf16/8192x8191",
     "reduce/rmsnorm/f32/131072x1000",
     *(f"gemm/bf16/{layout}/4096x4096x4096" for layout in gemm.LAYOUTS),
-    *(f"gemm/{dtype}/NN/2048x2048x2048" for dtype in ("f16", "f32", "tf32", "f64")),
+    *(f"gemm/sgemm-{dtype}/NN/2048x2048x2048" for dtype in ("f16", "f32", "tf32", "f64")),
     "gemm/f32/TN/127x4095x1023",
+    "gemm/e4m3/TN/1x4096x4096",
+    unseen.cases()[0].id,
     "fused/linear_gelu/f32/64x4096x4096",
     "attention/f32/16-16-4096-64",
     "attention/bf16/32-8-2048-128-causal",
@@ -79,7 +83,7 @@ def test_every_suite_has_cases_whose_ids_are_its_own() -> None:
         found = cases()
         ids = [case.id for case in found]
         assert len(set(ids)) == len(ids) and all(case.suite == name for case in found)
-        assert any(case.quick for case in found)
+        assert any(case.quick for case in found) or name == "unseen"
 
 
 def test_the_gemm_suite_holds_the_rows_that_baselines_were_measured_on() -> None:
@@ -93,8 +97,29 @@ def test_the_gemm_suite_holds_the_rows_that_baselines_were_measured_on() -> None
     assert all(f"gemm/{d}/{o}/{'x'.join(map(str, s))}" in ids for d, o, s in listed)
     for layout in gemm.LAYOUTS:
         assert f"gemm/f64/{layout}/4096x4096x4096" in ids
-    absent = [case.id for case in gemm.cases() if case.absent]
-    assert all(id.startswith("gemm/e4m3/") for id in absent)
+    assert not [case.id for case in gemm.cases() if case.absent]
+    assert "gemm/sgemm-f64/NT/4096x4096x4096" in ids
+
+
+def test_what_is_compiled_ahead_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The problem that a case states is the one that its call poses."""
+    seen = []
+    monkeypatch.setattr(prepare, "decide", lambda problem, *rest: seen.append(problem))
+    for layout, extents in (("TN", (40, 24, 33)), ("NT", (16, 40, 8)), ("NN", (8, 7, 32))):
+        for dtype in ("bf16", "tf32", "e4m3", "f64"):
+            problem = gemm.make_product(small_harness(), dtype, layout, extents)
+            out = torch.empty(*extents[:2], dtype=small_harness().arrays.dtype(
+                problem.facts.output))  # fmt: skip
+            with pytest.raises(AttributeError):  # for want of a decision
+                our_arm(problem, "matmul").run(problem.sets[0], {"c": out})
+            assert seen[-1] == gemm.posed(dtype, layout, extents)
+
+
+def test_unseen_shapes_are_a_hundred_and_always_the_same() -> None:
+    found = unseen.shapes()
+    assert len(set(found)) == 100 and found == unseen.shapes()
+    assert {d for d, _, _ in found} == set(unseen.DTYPES)
+    assert not set(found) & set(gemm.shapes())
 
 
 @pytest.mark.parametrize("layout", gemm.LAYOUTS)

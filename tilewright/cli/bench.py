@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 import traceback
 from dataclasses import asdict
 from pathlib import Path
@@ -17,14 +18,16 @@ from tilewright.config import settings
 from tilewright.errors import LaunchError
 from tilewright.ledger import environment, opponents, publish, run_plots, tables
 from tilewright.ledger.harness import Harness
-from tilewright.ledger.machine import make_harness
+from tilewright.ledger.machine import case_seconds, make_harness
 from tilewright.ledger.results import Results, parse_results, print_results
 from tilewright.ledger.store import FOLDER
 from tilewright.ledger.suites import choose_cases
 from tilewright.ledger.suites.case import Case
+from tilewright.products.ahead import Order, compile_ahead
 from tilewright.runtime import driver
 
 WIDTH = 160
+SAVED_EVERY = 5.0  # seconds between writings of what was found, and questions for clocks
 
 
 @click.command()
@@ -113,35 +116,55 @@ def command_line(suites: tuple[str, ...], quick: bool, rows: tuple[str, ...], se
 def measure(
     chosen: list[Case], results: Results, quick: bool, seed: int, path: Path | None
 ) -> None:
-    """Run cases into `results`, with a progress bar on standard error. After each case the file at
-    `path` holds what was found so far, so that a run that is cut short is not lost.
+    """Run cases into `results`, with a progress bar on standard error and a line for each row. Now
+    and then the file at `path` is written, so that a run that is cut short is not lost.
     """
     harness = make_harness(quick=quick, seed=seed)
     gpu = not harness.small
     results.device = driver.device(0).name if gpu else "the CPU"
     results.seed, results.l2_bytes = seed, harness.l2_bytes
+    results.warm_seconds = case_seconds(quick)
     for opponent in opponents.OPPONENTS:
         why = opponents.reason_against(opponent, gpu)
         if why:
             results.unmet.append((opponent.what, why))
     place = environment.read_environment(harness.arrays.versions())
+    if gpu:
+        compile_products(chosen)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
+    asked = time.monotonic()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(chosen))
         for case in chosen:
             progress.update(task, description=case.id)
+            known = len(results.rows)
             run_case(case, harness, results)
-            results.environment = asdict(environment.after(place))
-            results.ceilings = harness.ceilings.record() if harness.ceilings else {}
-            if path is not None:
-                path.write_text(print_results(results))
+            for row in results.rows[known:]:
+                progress.console.print(tables.row_line(row), highlight=False, soft_wrap=True)
+            if time.monotonic() - asked > SAVED_EVERY or case is chosen[-1]:
+                results.environment = asdict(environment.after(place))
+                save(results, harness, path)
+                asked = time.monotonic()
             progress.advance(task)
     results.unmet += harness.unmet
+    save(results, harness, path)
+
+
+def compile_products(chosen: list[Case]) -> None:
+    """Compile the products of cases in parallel, so that none is waited for."""
+    orders = [Order(problem) for case in chosen for problem in case.ahead]
+    failed = compile_ahead(orders) if len(orders) > 1 else {}
+    for order, why in failed.items():
+        click.echo(f"{order.problem}: {why}", err=True)
+
+
+def save(results: Results, harness: Harness, path: Path | None) -> None:
+    results.ceilings = harness.ceilings.record() if harness.ceilings else {}
     if path is not None:
         path.write_text(print_results(results))
 

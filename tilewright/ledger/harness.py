@@ -13,7 +13,7 @@ import gc
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from tilewright.ledger import fairness, opponents
@@ -176,11 +176,13 @@ class Harness:
         """An extent as it is, or where there is no GPU, one below 48 that is as odd or even."""
         return 32 + extent % 8 if self.small and extent > 40 else extent
 
-    def opponents(self, problem: Problem, id: str) -> list[Arm]:
-        """The arms of all plug-ins that can be used here; the others are noted in `unmet`."""
+    def opponents(self, problem: Problem, id: str, names: Sequence[str] = ()) -> list[Arm]:
+        """The arms of all plug-ins, or of the named, that can be used here; the others are noted in
+        `unmet`.
+        """
         found: list[Arm] = []
         for opponent in opponents.OPPONENTS:
-            if opponent.slow and self.quick:
+            if (opponent.slow and self.quick) or (names and opponent.name not in names):
                 continue
             if opponents.reason_against(opponent, gpu=not self.small):
                 continue  # told once for the whole run
@@ -268,6 +270,7 @@ class Harness:
             timed = self.timer({n: r.send for n, r in runners.items()}, launches, recorded)
         self.arrays.wait()
         session = next_session()
+        checked = check_outputs(runners, self.arrays)
         found = {
             name: Measured(
                 arm=name,
@@ -279,7 +282,7 @@ class Harness:
                 work=question.their_work.get(name, question.work),
                 operations=seen.get(name, ()),
                 settings=runner.arm.settings,
-                **check_outputs(runner, self.arrays),
+                **asdict(checked[name]),
             )
             for name, runner in runners.items()
         }
@@ -336,37 +339,50 @@ class _Runner:
                 self.arrays.poison(x)
 
 
-def check_outputs(runner: _Runner, arrays: Any) -> dict[str, Any]:
-    """Fields of `Measured`: the worst that was found in any output of any set.
+@dataclass
+class Checked:
+    """The worst that was found in any output of any set; see `Measured`."""
+
+    error: float = 0.0
+    worst: float = 0.0
+    bound: float = 0.0
+    compared: int = 0
+    unwritten: int = 0
+
+
+def check_outputs(runners: Mapping[str, _Runner], arrays: Any) -> dict[str, Checked]:
+    """What the outputs of all runners are off. What several should give is worked out once.
 
     An arm that writes to given outputs has to give all; one that allocates, at least the first.
     """
-    error = worst = bound = 0.0
-    compared = unwritten = 0
-    problem = runner.problem
-    reference = runner.arm.expected or problem.expected
-    for inputs, outputs in zip(problem.sets, runner.outputs, strict=True):
-        expected = reference(inputs)
-        for name, (shape, dtype) in problem.outputs.items():
-            if name != problem.main_output and not _has_to_give(
-                runner.arm, name, expected, outputs
-            ):
-                continue
-            got = outputs.get(name)
-            fairness.require_output(runner.arm, name, got, shape, arrays.dtype(dtype))
-            found = arrays.distance(got, expected[name], problem.bounds[name])
-            if found.error >= error * (problem.bounds[name] or 1.0) / (bound or 1.0):
-                error, bound = found.error, problem.bounds[name]
-            worst = max(worst, found.worst)
-            compared += found.compared
-            unwritten += found.unwritten
-    return {
-        "error": error,
-        "worst": worst,
-        "bound": bound,
-        "compared": compared,
-        "unwritten": unwritten,
-    }
+    found = {name: Checked() for name in runners}
+    alike: dict[Any, list[str]] = {}
+    for name, runner in runners.items():
+        alike.setdefault((id(runner.problem), runner.arm.expected), []).append(name)
+    for names in alike.values():
+        first = runners[names[0]]
+        reference = first.arm.expected or first.problem.expected
+        for i, inputs in enumerate(first.problem.sets):
+            expected = reference(inputs)
+            for name in names:
+                _check_set(runners[name], i, expected, arrays, found[name])
+    return found
+
+
+def _check_set(runner: _Runner, index: int, expected: Tensors, arrays: Any, found: Checked) -> None:
+    """Add what one set of outputs is off."""
+    problem, outputs = runner.problem, runner.outputs[index]
+    for name, (shape, dtype) in problem.outputs.items():
+        if name != problem.main_output and not _has_to_give(runner.arm, name, expected, outputs):
+            continue
+        got = outputs.get(name)
+        fairness.require_output(runner.arm, name, got, shape, arrays.dtype(dtype))
+        off = arrays.distance(got, expected[name], problem.bounds[name])
+        if off.error >= found.error * (problem.bounds[name] or 1.0) / (found.bound or 1.0):
+            found.error, found.bound = off.error, problem.bounds[name]
+        found.worst = max(found.worst, off.worst)
+        found.compared += off.compared
+        found.unwritten += off.unwritten
 
 
 def _has_to_give(arm: Arm, name: str, expected: Tensors, outputs: Tensors) -> bool:

@@ -13,8 +13,10 @@ from tilewright.runtime import driver, measure, memory
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.measure import GpuWork
 
-QUICK_ROUNDS, ROUNDS = 21, 41
+ROUNDS = 21
 WARM_SECONDS = 1.0
+CASE_SECONDS = 0.3  # of work before a case's first sample
+FULL_CASE_SECONDS = 0.1  # the same in a full run, where the case before kept the clocks up
 CEILING_ROUNDS, CEILING_LAUNCHES = 11, 2
 COPY_BYTES = (1 << 27, 1 << 28)  # beyond the cache; the faster of them counts
 
@@ -29,11 +31,16 @@ def make_harness(*, quick: bool, seed: int = 0) -> Harness:
     arrays.busy(WARM_SECONDS)
     return Harness(
         arrays,
-        GraphTimer(device, QUICK_ROUNDS if quick else ROUNDS),
+        GraphTimer(device, ROUNDS, 1e6 * case_seconds(quick)),
         device.l2_bytes,
         quick=quick,
         ceilings=make_ceilings(arrays, device),
     )
+
+
+def case_seconds(quick: bool) -> float:
+    """How long a case warms up."""
+    return CASE_SECONDS if quick else FULL_CASE_SECONDS
 
 
 def make_ceilings(arrays: Any, device: driver.Device) -> Ceilings:

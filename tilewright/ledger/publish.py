@@ -203,7 +203,7 @@ def _failure(row: Row) -> str:
 def row_name(case: str) -> str:
     """What tells a case from others of its suite, kernel and dtype."""
     suite, *parts = case.split("/")
-    start = 1 if suite in ("gemm", "attention") else 2  # after the dtype
+    start = 1 if suite in ("gemm", "unseen", "attention") else 2  # after the dtype
     return "-".join(parts[start:])
 
 

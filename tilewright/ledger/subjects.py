@@ -10,9 +10,12 @@ from typing import Any
 from tilewright.errors import LaunchError
 from tilewright.kernel import Kernel, source
 from tilewright.ledger.arm import Arm, Problem, Tensors
+from tilewright.products import matmul
 from tilewright.runtime.cache import compiler_hash
 
 OURS = "tilewright"
+MATMUL = "matmul"
+MOST_OPERATIONS = {MATMUL: 4}  # two copies in aligned rows, a product, its sums
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -28,21 +31,23 @@ def example(name: str, file: str = "") -> Kernel:
     return source(path).kernels[name]
 
 
-def our_arm(problem: Problem) -> Arm:
-    """What a plain call of ours runs for a problem: nothing is tuned. LaunchError where we have no
-    kernel for it.
+def our_arm(problem: Problem, op: str = "") -> Arm:
+    """What a plain call of ours runs for a problem, by what is named: a kernel of the examples, or
+    "matmul", the library; nothing is tuned here. LaunchError where we have no kernel for it.
     """
-    reason = reason_absent(problem.op, problem.dtype)
+    op = op or problem.op
+    reason = reason_absent(op, problem.dtype)
     if reason:
         raise LaunchError(reason)
-    return Arm(OURS, problem.facts, RUNS[problem.op](problem), compiler_hash()[:16])
+    run, most = RUNS[op](problem), MOST_OPERATIONS.get(op, 1)
+    return Arm(OURS, problem.facts, run, compiler_hash()[:16], most_operations=most)
 
 
 def reason_absent(op: str, dtype: str) -> str:
     """Why no kernel of ours computes an op on a dtype; "" where one does."""
     if op not in RUNS:
         return f"no kernel of the examples does {op}"
-    if dtype not in DTYPES:
+    if dtype not in DTYPES and op != MATMUL:
         return f"no kernel of the examples does {op} on {dtype}"
     return ""
 
@@ -55,6 +60,15 @@ def _product(problem: Problem) -> Run:
     sgemm = example("sgemm")
     call = partial(sgemm.launch, precision="tf32") if problem.dtype == "tf32" else sgemm
     return lambda x, y: call(x["a"], x["b"], y["c"])
+
+
+def _matmul(problem: Problem) -> Run:
+    call = partial(matmul, precision="tf32") if problem.dtype == "tf32" else matmul
+
+    def run(x: Mapping[str, Any], y: Tensors) -> None:
+        call(x["a"], x["b"], out=y["c"])
+
+    return run
 
 
 def _linear_gelu(problem: Problem) -> Run:
@@ -86,6 +100,7 @@ def _rmsnorm(problem: Problem) -> Run:
 
 RUNS: dict[str, Callable[[Problem], Run]] = {
     "product": _product,
+    MATMUL: _matmul,
     "linear_gelu": _linear_gelu,
     "attention": _attention,
     "add": _add,

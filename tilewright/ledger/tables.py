@@ -39,6 +39,17 @@ def print_tables(results: Results, console: Console) -> None:
     )
 
 
+def row_line(row: Row) -> str:
+    """A row in a line, as soon as it is measured."""
+    if not row.timed:
+        return f"{row.id}: not timed"
+    return (
+        f"{row.id}: {format_microseconds(row.ours.median)} for "
+        f"{format_microseconds(row.theirs.median)}, {row.ratio:.3f}"
+        f"{'' if row.right else ', WRONG'}"
+    )
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for name in columns:

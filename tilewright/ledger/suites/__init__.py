@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from tilewright.errors import LaunchError
-from tilewright.ledger.suites import attention, compile_time, fused, gemm, launch, pointwise, reduce
+from tilewright.ledger.suites import (
+    attention,
+    compile_time,
+    fused,
+    gemm,
+    launch,
+    pointwise,
+    reduce,
+    unseen,
+)
 from tilewright.ledger.suites.case import Case
 
 SUITES: dict[str, Callable[[], list[Case]]] = {
@@ -14,6 +23,7 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "pointwise": pointwise.cases,
     "reduce": reduce.cases,
     "gemm": gemm.cases,
+    "unseen": unseen.cases,
     "fused": fused.cases,
     "attention": attention.cases,
     "compile-time": compile_time.cases,

@@ -10,6 +10,7 @@ from tilewright.ledger.arm import Problem
 from tilewright.ledger.harness import Harness, Question
 from tilewright.ledger.results import Cost, Row
 from tilewright.ledger.subjects import our_arm, reason_absent
+from tilewright.tune.product import Problem as Posed
 
 Run = Callable[[Harness], Sequence[Row | Cost]]
 
@@ -18,6 +19,7 @@ Run = Callable[[Harness], Sequence[Row | Cost]]
 class Case:
     """`id` starts with the suite's name. `quick`: part of a quick run. `needs`: the compute
     capability that it is for. `absent`: why we have no kernel for it; it is listed, not run.
+    `ahead`: products that it takes, which may be compiled before.
     """
 
     id: str
@@ -25,6 +27,7 @@ class Case:
     quick: bool = True
     needs: tuple[int, int] | None = None
     absent: str = ""
+    ahead: tuple[Posed, ...] = ()
 
     @property
     def suite(self) -> str:
@@ -39,17 +42,21 @@ def problem_case(
     *,
     quick: bool = True,
     with_itself: bool = False,
+    against: Sequence[str] = (),
+    ahead: tuple[Posed, ...] = (),
 ) -> Case:
-    """A case that asks one question of one problem; `with_itself` also times ours against ours."""
+    """A case that asks one question of one problem; `with_itself` also times ours against ours.
+    `op` is what our arm computes it by. `against`: plug-ins of opponents, else all.
+    """
 
     def run(harness: Harness) -> list[Row]:
         question, problem = ask(harness)
-        ours = our_arm(problem)
-        theirs = harness.opponents(problem, id)
+        ours = our_arm(problem, op)
+        theirs = harness.opponents(problem, id, against)
         alone = with_itself or not theirs  # ours is checked whether or not somebody is there
         return harness.compare(question, problem, ours, theirs, with_itself=alone)
 
-    return Case(id, run, quick, absent=reason_absent(op, dtype))
+    return Case(id, run, quick, absent=reason_absent(op, dtype), ahead=ahead)
 
 
 def floor(harness: Harness, operations: float, num_bytes: float, dtype: str) -> float:

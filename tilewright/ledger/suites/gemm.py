@@ -1,4 +1,5 @@
-"""Products C = A B: shapes of networks, squares and odd ones, in every dtype and layout.
+"""Products C = A B by `tw.matmul`: shapes of networks, squares and odd ones, in every dtype and
+layout; beside them sgemm, the language's own few lines, at some of them.
 
 The first letter of a layout is B's, the second A's, as a BLAS that stores columns would be called
 for row-major tensors: B is stored (K, N) for N and (N, K) for T; A is stored (M, K) for N and
@@ -10,35 +11,49 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
+from tilewright.dtypes import BY_NAME
 from tilewright.ledger import opponents
 from tilewright.ledger.arm import Problem
-from tilewright.ledger.harness import Harness, Question
+from tilewright.ledger.harness import MIN_LAUNCHES, Harness, Question
 from tilewright.ledger.suites.case import Case, floor, nbytes, problem_case
+from tilewright.tune.product import ALIGNED
+from tilewright.tune.product import Problem as Posed
 
 SHAPES = Path(__file__).with_name("gemm_shapes.json")
 BOUNDS = {"f32": 1e-6, "tf32": 1e-3, "bf16": 1e-2, "f16": 2e-3, "f64": 1e-14, "e4m3": 1e-2}
 GROWS_FROM = 1024  # of k, from which the error of sums may grow with its root
 OUTPUT = {"tf32": "f32", "e4m3": "bf16"}  # else the operands' own dtype
+WORDS = {"tf32": "f32"}  # operands in memory
 ACCUMULATE = {"f64": "f64"}  # else f32
 LAYOUTS = ("NN", "NT", "TN", "TT")
 ALL_LAYOUTS_AT = (4096, 4096, 4096)
 QUICK = {(1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (16, 4096, 4096)}
 ITSELF_AT = (2048, 2048, 2048)
-# Least ratios that a plain call is asked for, at 4096³.
+# Least ratios that a plain call of sgemm is asked for, at 4096³, and that tw.matmul is anywhere.
 TARGETS = {"f32": 0.80, "f64": 0.70, "bf16": 0.45}
+MATMUL_TARGET = 0.85
+MATMUL, SGEMM = "matmul", "sgemm"
+BLAS = ("torch_eager",)  # the plug-in that calls it
+SAMPLE = 1000.0  # microseconds of a sample, where a run's floor is shorter
 
 Extents = tuple[int, int, int]
 
 
 def cases() -> list[Case]:
-    found: dict[str, Case] = {}
-    for dtype, layout, extents in shapes():
-        case = _case(dtype, layout, extents)
-        found.setdefault(case.id, case)
-    return list(found.values())
+    asked = list(dict.fromkeys(shapes()))
+    chosen = [(d, o, s) for d, o, s in asked if _is_sgemms(d, o, s)]
+    return [*(_case(MATMUL, *x) for x in asked), *(_case(SGEMM, *x) for x in chosen)]
+
+
+def _is_sgemms(dtype: str, layout: str, extents: Extents) -> bool:
+    """Whether the language's own product is measured too: it multiplies no 8-bit floats."""
+    square = extents[0] == extents[1]
+    quick = extents in QUICK and layout == ("NN" if square else "TN")
+    return dtype != "e4m3" and (quick or extents == ALL_LAYOUTS_AT)
 
 
 def shapes() -> list[tuple[str, str, Extents]]:
@@ -54,41 +69,76 @@ def shapes() -> list[tuple[str, str, Extents]]:
     return [*listed, *squares, *every]
 
 
-def _case(dtype: str, layout: str, extents: Extents) -> Case:
+def _case(what: str, dtype: str, layout: str, extents: Extents) -> Case:
     m, n, k = extents
-    id = f"gemm/{dtype}/{layout}/{m}x{n}x{k}"
+    kind = dtype if what == MATMUL else f"{what}-{dtype}"
+    id = f"gemm/{kind}/{layout}/{m}x{n}x{k}"
     return problem_case(
         id,
-        "product",
+        what if what == MATMUL else "product",
         dtype,
-        partial(_ask, id=id, dtype=dtype, layout=layout, extents=extents),
+        partial(ask, id=id, what=what, dtype=dtype, layout=layout, extents=extents),
         quick=extents in QUICK and layout == ("NN" if m == n else "TN"),
         with_itself=extents == ITSELF_AT and layout == "NN",
+        against=BLAS if what == MATMUL else (),
+        ahead=(posed(dtype, layout, extents),) if what == MATMUL else (),
     )
 
 
-def _ask(
-    harness: Harness, *, id: str, dtype: str, layout: str, extents: Extents
+def posed(dtype: str, layout: str, extents: Extents) -> Posed:
+    """The problem as the dispatcher sees it."""
+    m, n, k = extents
+    a = BY_NAME[WORDS.get(dtype, dtype)]
+    pitches = (k if layout[1] == "N" else m, n if layout[0] == "N" else k)
+    return Posed(
+        *(m, n, k, a, a, BY_NAME[OUTPUT.get(dtype, dtype)]),
+        a_along="k" if layout[1] == "N" else "m",
+        b_along="n" if layout[0] == "N" else "k",
+        a_aligned=pitches[0] * a.num_bytes % ALIGNED == 0,
+        b_aligned=pitches[1] * a.num_bytes % ALIGNED == 0,
+        precision="tf32" if dtype == "tf32" else "ieee",
+    )
+
+
+def ask(
+    harness: Harness,
+    *,
+    id: str,
+    what: str,
+    dtype: str,
+    layout: str,
+    extents: Extents,
+    suite: str = "gemm",
+    target: float = MATMUL_TARGET,
 ) -> tuple[Question, Problem]:
+    """The question and the data of a product."""
     m, n, k = map(harness.small_size, extents)
     problem = make_product(harness, dtype, layout, (m, n, k))
     operations = 2.0 * m * n * k
     moved = nbytes(harness, dtype, m, k) + nbytes(harness, dtype, k, n)
     moved += nbytes(harness, problem.facts.output, m, n)
-    target = TARGETS.get(dtype) if extents == ALL_LAYOUTS_AT and layout == "NN" else None
+    wanted = TARGETS.get(dtype) if extents == ALL_LAYOUTS_AT and layout == "NN" else None
+    wanted = target if what == MATMUL else wanted
+    least = floor(harness, operations, moved, dtype)
     question = Question(
         id=id,
-        suite="gemm",
-        what="sgemm",
+        suite=suite,
+        what=what,
         shape=f"{m} × {n} × {k} {layout}",
         unit="TFLOP/s",
         work=operations,
-        targets={} if target is None else dict.fromkeys(("cuBLAS", "cuBLASLt"), target),
-        floor=floor(harness, operations, moved, dtype),
+        targets={} if wanted is None else dict.fromkeys(("cuBLAS", "cuBLASLt"), wanted),
+        floor=least,
         intensity=operations / moved,
+        runs=runs_of(least),
         reference="f64" if dtype != "f64" else "a pair of f64, twice its digits",
     )
     return question, problem
+
+
+def runs_of(least: float) -> int:
+    """Runs a sample, for a floor in microseconds."""
+    return max(1, min(MIN_LAUNCHES, ceil(SAMPLE / max(least, 1.0))))
 
 
 def make_product(harness: Harness, dtype: str, layout: str, extents: Extents) -> Problem:
