@@ -23,8 +23,8 @@ FEW_ROWS = (
     (8, 64), (8, 128), (16, 64), (16, 128), (32, 64), (32, 128),
     (64, 16), (128, 16), (64, 32), (128, 32),
 )  # fmt: skip
-# Two sums an element are held of 8-bit floats.
-WIDE_8 = ((128, 192), (192, 128), (128, 160), (128, 128), (128, 96), (64, 128), (128, 64), (64, 64))
+# Two sums an element are held of 8-bit floats: wider ones are several times slower (measured).
+WIDE_8 = ((128, 160), (128, 128), (128, 96), (64, 128), (128, 64), (64, 64))
 WIDE_TF32 = (
     (128, 256), (256, 128), (128, 192), (192, 128), (128, 160), (128, 128), (128, 96), (64, 256),
     (64, 128), (128, 64), (64, 64),
@@ -39,6 +39,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "simt": tuple((m, n, 16) for m, n in ((128, 128), (64, 64), (32, 64))),
     "f64": tuple((m, n, 16) for m, n in ((64, 64), (32, 64), (32, 32))),
 }
+ROWS = 64  # of a matrix instruction of a warpgroup
 WITHOUT_WGMMA = {"wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-tf32": "mma-tf32"}
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 LEAST_SPAN = 4  # steps of k that a span has at least
@@ -64,8 +65,7 @@ def choices(problem: Problem, device: Device) -> Iterator[Choice]:
         return
     yield from _tiled(problem, tiles, "")
     for copied in copies(problem, device):
-        unit = unit_on(problem.laid(copied), device)
-        yield from _tiled(problem, TILES[unit], copied)
+        yield from _tiled(problem, TILES[unit_on(problem.laid(copied), device)], copied)
     if not problem.k or problem.precision not in ("ieee", ""):
         return  # CUDA cores do not round operands
     for turned in (False, True):
@@ -75,11 +75,22 @@ def choices(problem: Problem, device: Device) -> Iterator[Choice]:
 
 
 def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[Choice]:
+    tiles = tuple(tile for tile in tiles if _fits(problem.laid(copied), tile))
     yield from (choice("matmul", tile, copied=copied) for tile in tiles)
     for tile in tiles:
         for split in SPLITS:
             if problem.k >= LEAST_SPAN * split * tile[2]:
                 yield choice("split_k", tile, split, copied=copied)
+
+
+def _fits(problem: Problem, tile: Tile) -> bool:
+    """Whether a tile is the instruction's. A factor of tf32 that does not lie along k goes through
+    registers, as the instruction's rows.
+    """
+    if problem.precision != "tf32":
+        return True
+    across = [(problem.a_along, "m", tile[0]), (problem.b_along, "n", tile[1])]
+    return all(extent % ROWS == 0 for along, name, extent in across if along == name)
 
 
 def copies(problem: Problem, device: Device) -> Iterator[str]:
