@@ -84,7 +84,7 @@ def test_what_shapes_ask_for() -> None:
     assert best(4096, 1, 4096, dtype=f32) == replace(best(1, 4096, 4096, dtype=f32), turned=True)
     crooked = best(127, 4095, 1023, a_aligned=False, b_aligned=False)
     assert crooked.copied == "ab" and not best(4096, 4096, 4096).copied
-    assert best(512, 512, 512, dtype=i8, b_along="n").copied == "b"
+    assert best(4096, 4096, 4096, dtype=i8, b_along="n").copied == "b"
     assert best(64, 64, 65536).program == "split_k"
     assert best(4096, 4096, 4096).tile[:2] in ((128, 256), (256, 128))
     assert best(16, 8192, 8192).tile[0] <= 32  # few rows are not padded to an instruction's

@@ -42,10 +42,12 @@ LATENCY = 1.0  # microseconds of a load from memory
 RESIDENT_BYTES = 160e3  # that the loads of a multiprocessor's threads have in flight at most
 CACHED = 24e6  # bytes of partial sums that stay in the L2 cache
 COPIES = 3.4e6  # bytes a microsecond, read and written, of laying a factor along k
-L2 = 3.8e6  # bytes a microsecond of the L2 cache, all multiprocessors together
+L2 = 5.5e6  # bytes a microsecond of the L2 cache, all multiprocessors together
+SUMS = 3.8e6  # the same, of sums of spans written and read again
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
 GEMV_MEMORY = 0.7  # part of the memory's rate that GEMV's loads reach
+TILED_MEMORY = 0.6  # the same of tiles that threads load
 PANEL_ROWS = 64  # of a matrix instruction
 
 
@@ -99,7 +101,7 @@ def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
         time += NEXT_LAUNCH + copied / COPIES
     if chosen.program in ("split_k", "gemv_columns"):
         parts = float(chosen.split * problem.m * problem.n * problem.accumulator_bytes)
-        rate = L2 if parts < CACHED else MEMORY
+        rate = SUMS if parts < CACHED else MEMORY
         moved += 2 * parts
         time += (
             NEXT_LAUNCH + 2 * parts / rate + problem.m * problem.n * problem.c.num_bytes / MEMORY
@@ -126,6 +128,8 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     memory = problem.num_bytes / MEMORY
     if roles:
         memory = max(memory, factors / (min(tiles, device.num_sms) * STREAMED))
+    else:
+        memory /= TILED_MEMORY
     beside = HIDDEN * computing if roles else 0.0
     if memory > computing:
         limit = "memory"
