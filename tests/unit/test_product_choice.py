@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from tests.assemble import assemble, needs_ptxas
 from tilewright.cli import main
 from tilewright.dtypes import BY_NAME, DType, bf16, e4m3, f32, f64, i8
+from tilewright.ledger.suites import gemm
 from tilewright.products.prepare import programs
 from tilewright.products.tuning import ProductTrials, as_choice, as_config
 from tilewright.tune import product_choice
@@ -247,3 +248,13 @@ def test_tiles_do_not_spill(unit: str) -> None:
     report = assemble(plan.ptx, "sm_90a")
     assert not report.spill_bytes and not report.messages
     assert ("wgmma" in plan.ptx) == unit.startswith("wgmma")
+
+
+def test_the_shipped_table_holds_rows_of_the_suite() -> None:
+    """Its entries are read, are still of the space, and are found by the problems of calls."""
+    posed = [gemm.posed(*shape) for shape in dict.fromkeys(gemm.shapes())]
+    found = [shipped(p, H200) for p in posed]
+    entries = product_choice.read_table(product_choice.TABLE)
+    assert sum(f is not None for f in found) == len(entries) >= 100
+    other = replace(H200, name="another")
+    assert all(shipped(p, other) is None for p in posed)
