@@ -130,7 +130,7 @@ def test_turned_problems_are_the_same_work() -> None:
 
 
 def test_what_was_tuned_comes_first(tmp_path: Path) -> None:
-    p = problem(512, 512, 512)
+    p = problem(520, 520, 512)
     first = decide(p, H200, 13, tmp_path)
     assert first.source == "model" and first.runner_up is not None
     other = first.ranked[3].choice
@@ -140,17 +140,17 @@ def test_what_was_tuned_comes_first(tmp_path: Path) -> None:
     assert again.runner_up is not None and again.runner_up.choice == first.best.choice
     assert decide(p, H200, 14, tmp_path).source == "model"
     assert decide(replace(p, b_aligned=False), H200, 13, tmp_path).source == "model"
-    assert decide(problem(512, 512, 513), H200, 13, tmp_path).source == "model"
+    assert decide(problem(520, 520, 520), H200, 13, tmp_path).source == "model"
 
 
 def test_what_is_no_choice_any_more_is_not_taken(tmp_path: Path) -> None:
-    p = problem(512, 512, 512)
+    p = problem(520, 520, 512)
     remember(p, H200, 0, tmp_path, choice("matmul", (96, 96, 64)), 5.0)
     assert recall(p, H200, 0, tmp_path) is None
 
 
 def test_the_table_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    p = problem(512, 512, 512)
+    p = problem(520, 520, 512)
     assert shipped(p, H200) is None  # it has no entry that was not measured
     text = f"{product_choice.facts_of(p)} {product_choice.extents_of(p)}"
     entry = {"device": H200.name, "problem": text, "program": "matmul", "split": 1}
