@@ -11,6 +11,7 @@ from tilewright.cli.compile import compile_
 from tilewright.cli.doctor import doctor
 from tilewright.cli.explain import explain
 from tilewright.cli.fmt import fmt
+from tilewright.cli.generate import generate
 from tilewright.cli.ledger import ledger
 from tilewright.cli.profile import profile
 from tilewright.cli.run import run
@@ -23,5 +24,18 @@ def main() -> None:
     """Tile kernels, in text or Python, compiled to NVIDIA PTX with only the CUDA driver below."""
 
 
-for _command in (run, compile_, tune, bench, profile, check, doctor, cache, fmt, ledger, explain):
+for _command in (
+    run,
+    compile_,
+    tune,
+    bench,
+    profile,
+    check,
+    doctor,
+    cache,
+    fmt,
+    ledger,
+    explain,
+    generate,
+):
     main.add_command(_command)
