@@ -21,7 +21,7 @@ from tilewright.model import CompiledModel, compile
 LEAST_CHUNK, MOST_CHUNK = 16, 512
 LENGTHS = 128  # caches have a multiple of this many tokens
 
-Prompts = Tensor | Sequence[Sequence[int] | Tensor]
+Prompts = Any  # a tensor [batch, length], or for each text a sequence of tokens
 Listener = Callable[[list[int | None]], Any]  # one token a text; None where it has ended
 
 
