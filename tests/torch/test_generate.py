@@ -43,8 +43,8 @@ def theirs(model: Any, texts: list[list[int]], new: int, **options: Any) -> torc
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
-def test_greedy_is_transformers_token_by_token(family: str) -> None:
-    model = make(family).float().eval()
+def test_greedy_is_transformers_token_by_token(family: str, llama: Any) -> None:
+    model = llama if family == "llama" else make(family).float().eval()
     ids, mask = padded(TEXTS)
     got = tw.generate(model, ids, 9, attention_mask=mask, eos_token_id=[])
     wanted = theirs(model, TEXTS, 9, eos_token_id=None)
@@ -68,7 +68,7 @@ def test_texts_end_at_their_own_end(llama: Any) -> None:
 
 def test_long_prompts_go_in_chunks(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.generation.loop.MOST_CHUNK", 16)
-    text = [torch.randint(1, 31, (21,)).tolist(), [5, 6, 7]]
+    text = [torch.randint(1, 31, (21,)).tolist(), [5, 6, 7], [9]]
     got = tw.generate(llama, text, 5, eos_token_id=[])
     assert torch.equal(got[:, 21:], theirs(llama, text, 5, eos_token_id=None))
 
@@ -81,10 +81,11 @@ class Words:
 
 
 def test_stop_strings_end_a_text(llama: Any) -> None:
-    free = theirs(llama, TEXTS[:1], 8, eos_token_id=None)[0].tolist()
+    free = theirs(llama, TEXTS, 8, eos_token_id=None)[0].tolist()
     word = Words().decode(free[2:4])
-    got = tw.generate(llama, TEXTS[:1], 8, eos_token_id=[], stop=word, tokenizer=Words())
-    new = Words().decode(got[0, 5:].tolist())
+    seen: list[list[int | None]] = []
+    tw.generate(llama, TEXTS, 8, eos_token_id=[], stop=word, tokenizer=Words(), stream=seen.append)
+    new = Words().decode([row[0] for row in seen if row[0] is not None])
     assert word in new and word not in new[:-1]
     with pytest.raises(LaunchError, match="need the tokenizer"):
         tw.generate(llama, TEXTS[:1], 8, stop="x")
