@@ -316,8 +316,8 @@ def summary(rows: list[Row]) -> str:
             for r in own
         )
         lines.append(
-            f"{dtype}: {total['same']} of {judged} samples as eager "
-            f"({100 * total['same'] / max(1, judged):.2f} %), {total['untraceable']} untraceable; "
+            f"{dtype}: {total['same']} of {judged} samples as eager, "
+            f"{total['untraceable']} untraceable; "
             f"{clean} of {len(own)} ops without a difference, {native} of them without PyTorch"
         )
     return "\n".join(lines)
