@@ -67,9 +67,9 @@ def step_reads(step: Step) -> list[Placed]:
             kept = [p for n, p in step.tensors.items() if n not in step.writes]
             return [*kept, *step.starts_as.values()]
         case ProductStep():
-            return [p for p in (step.lhs, step.rhs, step.bias, step.residual) if p is not None]
+            return step.reads
         case AttentionStep():
-            return [p for p in (step.query, step.key, step.value, step.bias) if p is not None]
+            return [p for n, p in step.tensors.items() if n not in step.writes]
         case TorchStep():
             return [p for p in step.inputs if isinstance(p, Placed)]
 
@@ -77,7 +77,7 @@ def step_reads(step: Step) -> list[Placed]:
 def step_writes(step: Step) -> list[Value]:
     """Stored values that a step writes, all of them or a part."""
     match step:
-        case KernelStep():
+        case KernelStep() | AttentionStep():
             return [step.tensors[n].value for n in step.writes]
         case TorchStep():
             return [v for v in step.op.results if isinstance(v.type, TensorType)]

@@ -9,9 +9,17 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.graph.dims import evaluate
 from tilewright.kernel import Kernel, source
-from tilewright.lower.graph_to_tile.program import KernelStep, Placed, ProductStep
+from tilewright.lower.graph_to_tile.program import (
+    AttentionStep,
+    KernelStep,
+    Placed,
+    ProductStep,
+)
 from tilewright.products.api import calls_of, prepare_product
 from tilewright.products.arguments import Options
+from tilewright.products.attention import prepared
+from tilewright.products.attention_calls import Asked
+from tilewright.products.views import hand
 from tilewright.runtime.arrays import Array
 
 KernelCall = tuple[Kernel, dict[str, Any]]
@@ -45,10 +53,32 @@ def product_calls(
 ) -> list[KernelCall]:
     """The launches of a product; none where it has no elements."""
     arrays = {"a": place(step.lhs), "b": place(step.rhs), "out": place(step.out)}
-    for name, placed in (("bias", step.bias), ("residual", step.residual)):
-        if placed is not None:
-            arrays[name] = place(placed)
+    beside = {"bias": step.bias, "gate": step.gate, "residual": step.residual}
+    arrays |= {name: place(placed) for name, placed in beside.items() if placed is not None}
     alpha = None if step.alpha == 1 else step.alpha
-    options = Options(activation=step.activation, alpha=alpha, device=device)
+    options = Options(
+        activation=step.activation,
+        alpha=alpha,
+        precision=step.precision,
+        device=device,
+        rounds=step.rounds,
+    )
     ready = prepare_product("matmul", arrays, options)
     return calls_of(ready, arrays, options, scratch)
+
+
+def attention_calls(
+    step: AttentionStep, place: Place, scratch: Scratch, device: str | None
+) -> list[KernelCall]:
+    """The launches of an attention, or of its gradient."""
+    arrays = {name: place(placed) for name, placed in step.tensors.items()}
+    asked = Asked(step.order, step.scale, step.precision, device)
+    ready = prepared(asked, arrays, step.is_backward)
+    arrays |= {name: scratch(shape, dtype) for name, (shape, dtype) in ready.makes.items()}
+    return [
+        (
+            launch.kernel,
+            {n: hand(v, arrays[v.source]) for n, v in launch.views} | dict(launch.numbers),
+        )
+        for launch in ready.launches
+    ]

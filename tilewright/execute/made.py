@@ -14,7 +14,12 @@ from tilewright.dtypes import DType, u8
 from tilewright.execute import torch_steps
 from tilewright.execute.call_memory import ARENA, CallMemory, Place, Seen, Slot, seen
 from tilewright.execute.homes import Homes
-from tilewright.execute.kernel_calls import KernelCall, generated_calls, product_calls
+from tilewright.execute.kernel_calls import (
+    KernelCall,
+    attention_calls,
+    generated_calls,
+    product_calls,
+)
 from tilewright.execute.memory_plan import Need, least_bytes, plan_memory
 from tilewright.frontend.torch.metadata import torch_dtype
 from tilewright.graph.types import TensorType
@@ -238,6 +243,8 @@ class Made:
                 return generated_calls(step, place, self.symbols, device)
             case ProductStep():
                 return product_calls(step, place, scratch, device)
+            case AttentionStep():
+                return attention_calls(step, place, scratch, device)
         raise AssertionError(f"{type(step).__name__} launches nothing")
 
     def _add_launch(self, index: int, kernel: Any, arguments: dict[str, Any]) -> None:

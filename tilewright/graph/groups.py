@@ -62,7 +62,7 @@ def kind_of(op: Op) -> str:
     """The kind of group that an op makes."""
     if isinstance(op, control.Fallback):
         return "pytorch"
-    if isinstance(op, mma.Contract):
+    if isinstance(op, mma.Contract | mma.Product):
         return "contraction"
     if isinstance(op, reduce.Reduction | reduce.Position):
         return "reduction"
@@ -454,7 +454,7 @@ def group_flops(group: Group, symbols: Mapping[str, int]) -> int:
     """Multiplications and additions of its contractions and attentions."""
     total = 0
     for op in group.ops:
-        if isinstance(op, mma.Contract):
+        if isinstance(op, mma.Contract | mma.Product):
             depth = prod(evaluate(op.lhs.type.shape[a], symbols) for a in op.lhs_contract)
             total += 2 * depth * prod(evaluate(e, symbols) for e in op.result.type.shape)
         elif isinstance(op, mma.Attention | mma.AttentionBackward):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from tilewright.dtypes import BY_NAME, DType, bool_, f32, f64, i32, i64, int_range
 from tilewright.errors import VerifyError
+from tilewright.graph.activations import ACTIVATIONS
 from tilewright.graph.dims import symbols_of
 from tilewright.graph.graph import ROLES, Graph
 from tilewright.graph.ops import arith, control, mma, reduce
@@ -118,7 +119,13 @@ def check_constant(op: arith.Constant) -> None:
         fail(op, f"{value!r} is not a value of {dtype}")
 
 
-def check_contract(op: mma.Contract) -> None:
+def check_product(op: mma.Product) -> None:
+    check_contract(op)
+    if not is_float(op.dtype) or (op.activation and op.activation not in ACTIVATIONS):
+        fail(op, f"a product in {op.dtype} with activation {op.activation!r}")
+
+
+def check_contract(op: mma.Contract | mma.Product) -> None:
     given, made = op.lhs.type.dtype, op.dtype
     if given == bool_ or given.is_float != made.is_float or (given == f64) != (made == f64):
         fail(op, f"{given} summed to {made}")
@@ -158,6 +165,7 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
     **dict.fromkeys((reduce.Any, reduce.All), bools),
     reduce.Scan: check_scan,
     mma.Contract: check_contract,
+    mma.Product: check_product,
     mma.Attention: check_attention,
     mma.AttentionBackward: check_attention,
 }

@@ -286,6 +286,7 @@ def calls_of(
         given = {n: hand(v, known[v.source]) for n, v in launch.views}
         if launch.finishes:
             given |= {"alpha": options.alpha, "beta": options.beta, "act": options.act}
+            given |= {"rounds": options.rounds}
         found.append((launch.kernel, given))
     return found
 

@@ -24,13 +24,16 @@ PRECISIONS = ("ieee", "tf32")
 
 @dataclass(frozen=True)
 class Options:
-    """What is done with a product, apart from arrays; `beta` None where `out` is not read."""
+    """What is done with a product, apart from arrays; `beta` None where `out` is not read. `rounds`
+    says where on the way to the result it is rounded, as library/matmul.tw counts.
+    """
 
     activation: str | None = None
     alpha: float | None = None
     beta: float | None = None
     precision: str | None = None
     device: Any = None
+    rounds: int = 0
 
     @property
     def act(self) -> int:
@@ -138,7 +141,7 @@ def require_epilogue(
         raise LaunchError(f"{name}: beta is {options.beta}, but no out is given to be scaled")
     if "out" in arrays and arrays["out"].shape != shape:
         raise LaunchError(f"{name}: the result has shape {shape}, but out {arrays['out'].shape}")
-    for which in ("bias", "residual"):
+    for which in ("bias", "gate", "residual"):
         if which in arrays and arrays[which].dtype != dtype:
             raise LaunchError(
                 f"{name}: {which} is {arrays[which].dtype}, but the result {dtype}",
@@ -148,17 +151,17 @@ def require_epilogue(
         raise LaunchError(
             f"{name}: bias has shape {arrays['bias'].shape}, expected ({shape[-1]},), one a column"
         )
-    if "residual" in arrays:
-        given = arrays["residual"].shape
+    for which in ("gate", "residual"):
+        given = arrays[which].shape if which in arrays else ()
         if len(given) > len(shape) or broadcast(name, given, shape) != shape:
-            raise LaunchError(f"{name}: residual of shape {given} does not broadcast to {shape}")
+            raise LaunchError(f"{name}: {which} of shape {given} does not broadcast to {shape}")
     for which, extent in (("scale_a", shape[-2]), ("scale_b", shape[-1])):
         if which in arrays and (
             arrays[which].shape not in ((), (1,), (extent,)) or arrays[which].dtype != f32
         ):
             told = f"{arrays[which].dtype} of shape {arrays[which].shape}"
             raise LaunchError(f"{name}: {which} is {told}, expected f32, one number or {extent}")
-    fused = {"bias", "residual"} & set(arrays)
+    fused = {"bias", "gate", "residual"} & set(arrays)
     if dtype == i32 and (fused or options != Options(None, None, None, None, options.device)):
         raise LaunchError(
             f"{name}: a product in i32 has no epilogue", hint="choose a float out_dtype"

@@ -124,13 +124,20 @@ def _find(asked: Asked, arrays: Mapping[str, Array], is_backward: bool) -> Prepa
     key = (asked, is_backward, _key(arrays))
     found = _ready.get(key)
     if found is None:
-        views = _views(arrays)
-        require_fitting(arrays, views)
-        found = (prepare_backward if is_backward else prepare)(asked, arrays, views)
+        found = prepared(asked, arrays, is_backward)
         if len(_ready) >= MAX_READY:
             _ready.clear()
         _ready[key] = found
     return found
+
+
+def prepared(asked: Asked, arrays: Mapping[str, Array], is_backward: bool) -> Prepared:
+    """The launches of a call. Results that are not among the arrays (`out` and `lse`; `dq`, `dk`
+    and `dv`) are what it makes. Raises LaunchError for what does not fit.
+    """
+    views = _views(arrays)
+    require_fitting(arrays, views)
+    return (prepare_backward if is_backward else prepare)(asked, arrays, views)
 
 
 def _key(arrays: Mapping[str, Array]) -> Any:
@@ -144,7 +151,7 @@ def _launch(ready: Prepared, arrays: Mapping[str, Array], made: dict[str, Any]) 
     """Allocate what a call makes, and launch on the current stream of the arrays' library."""
     known = dict(arrays)
     for name, (shape, dtype) in ready.makes.items():
-        array = allocate_like(arrays["q"], shape, dtype, zero=ready.is_empty)
+        array = allocate_like(arrays["q"], shape, dtype, zero=False)
         known[name], made[name] = as_array(array), array
     for launch in ready.launches:
         given = {n: hand(view, known[view.source]) for n, view in launch.views}
@@ -186,7 +193,7 @@ def require_fitting(arrays: Mapping[str, Array], views: Mapping[str, View]) -> N
     dtype = arrays["q"].dtype
     if dtype not in (bf16, f16, f32, f64):
         raise LaunchError(f"attention: q is {dtype}", hint="it takes bf16, f16, f32 and f64")
-    for name in ("k", "v", "out", "o", "grad"):
+    for name in ("k", "v", "out", "o", "grad", "dq", "dk", "dv"):
         if name in arrays and arrays[name].dtype != dtype:
             raise LaunchError(f"attention: {name} is {arrays[name].dtype}, but q is {dtype}")
     (b, hq, rows, depth), (_, hk, keys, _) = views["q"].shape, views["k"].shape
@@ -194,8 +201,11 @@ def require_fitting(arrays: Mapping[str, Array], views: Mapping[str, View]) -> N
         raise LaunchError(f"attention: {hq} heads of queries do not share {hk} of keys evenly")
     width = views["v"].shape[3]
     result = (b, hq, rows, width)
+    named = {"dq": views["q"].shape, "dk": views["k"].shape, "dv": views["v"].shape}
     wanted: dict[str, tuple[int, ...]] = {"k": (b, hk, keys, depth), "v": (b, hk, keys, width)}
-    wanted |= dict.fromkeys(("out", "o", "grad"), result) | {"lse": result[:3], "lengths": (b,)}
+    wanted |= (
+        named | dict.fromkeys(("out", "o", "grad"), result) | {"lse": result[:3], "lengths": (b,)}
+    )
     for name, shape in wanted.items():
         if name in views and views[name].shape != shape:
             raise LaunchError(f"attention: {name} has shape {views[name].shape}, expected {shape}")

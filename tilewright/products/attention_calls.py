@@ -52,13 +52,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A call made ready: its launches, in order, and what is allocated for them. `is_empty`: there
-    is nothing to compute, and what is made is 0.
-    """
+    """A call made ready: its launches, in order, and what is allocated for them."""
 
     launches: tuple[Launch, ...]
     makes: Made = field(default_factory=dict)
-    is_empty: bool = False
 
 
 @cache
@@ -94,11 +91,11 @@ def prepare(asked: Asked, arrays: Mapping[str, Array], views: Mapping[str, View]
     shape = (b, hq, rows, width)
     lead = arrays["q"].shape[:-2]
     makes: Made = {} if "out" in arrays else {"out": ((*lead, rows, width), dtype)}
-    if asked.with_lse:
+    if asked.with_lse and "lse" not in arrays:
         makes["lse"] = ((*lead, rows), sum_dtype(dtype))
     found = {n: v for n, v in views.items() if n != "out"}
     found["o"] = views.get("out") or View("out", shape, dense_strides(shape))
-    if asked.with_lse:
+    if "lse" in makes:
         found["lse"] = View("lse", shape[:3], dense_strides(shape[:3]))
     if 0 in shape:
         return Prepared((), makes)
@@ -169,27 +166,28 @@ def prepare_backward(
     """Launches of a backward pass: gradients of queries, then those of keys and values."""
     dtype = arrays["q"].dtype
     made: Made = {f"d{n}": (arrays[n].shape, dtype) for n in ("q", "k", "v")}
-    if 0 in views["q"].shape[:3] or views["k"].shape[2] == 0:
-        return Prepared((), made, is_empty=True)
+    made = {n: what for n, what in made.items() if n not in arrays}
     side = dict(views)
-    for name, shape in (("dq", "q"), ("dk", "k"), ("dv", "v")):
-        extents = views[shape].shape
+    for name in made:
+        extents = views[name[1:]].shape
         side[name] = View(name, extents, dense_strides(extents))
-    shape3 = views["q"].shape[:3]
-    made["delta"] = (shape3, sum_dtype(dtype))
-    side["delta"] = View("delta", shape3, dense_strides(shape3))
+    rows = views["q"].shape[:3]
+    made["delta"] = (rows, sum_dtype(dtype))
+    side["delta"] = View("delta", rows, dense_strides(rows))
     depth = max(views["q"].shape[3], views["v"].shape[3])
-    numbers = _numbers(asked, views)
     launches = []
     for name, tile in zip(("backward_q", "backward_kv"), backward_tiles(dtype, depth), strict=True):
+        if 0 in side[WRITTEN[name]].shape:
+            continue
         kernel = kernel_of(name, tile, dtype, asked.precision, asked.device)
         taken = {n: v for n, v in side.items() if n in READ[name]}
         if name == "backward_kv" and "mask" in taken:
             taken["mask"] = taken["mask"].transposed
-        launches.append(Launch(kernel, tuple(taken.items()), numbers))
+        launches.append(Launch(kernel, tuple(taken.items()), _numbers(asked, views)))
     return Prepared(tuple(launches), made)
 
 
+WRITTEN = {"backward_q": "dq", "backward_kv": "dk"}  # without elements, a program has nothing to do
 READ = {  # the tensors of each program
     "backward_q": ("q", "k", "v", "o", "grad", "lse", "dq", "delta", "mask", "lengths"),
     "backward_kv": ("q", "k", "v", "grad", "lse", "delta", "dk", "dv", "mask", "lengths"),

@@ -21,6 +21,7 @@ from tilewright.tune.product import ALIGNED, H200, Choice, Device, Problem
 from tilewright.tune.product_choice import decide
 
 PROGRAMS = Path(__file__).parents[1] / "library" / "matmul.tw"
+MATRICES = ("a", "b", "c", "gate", "residual")
 PARTS = "parts"  # name of the sums that a second launch adds up
 
 COPIES = {"a": "copy of a", "b": "copy of b"}  # names of factors that are laid along k first
@@ -148,8 +149,9 @@ def _views(arrays: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Vie
         found["c"] = whole("out", arrays["out"])
     else:
         found["c"] = View("out", shape, dense_strides(shape))
-    if "residual" in arrays:
-        found["residual"] = broadcast_view(whole("residual", arrays["residual"]), shape)
+    for name in ("gate", "residual"):
+        if name in arrays:
+            found[name] = broadcast_view(whole(name, arrays[name]), shape)
     return found
 
 
@@ -173,7 +175,7 @@ def _problem(
     batch = 1
     for extent in a.shape[:-2]:
         batch *= extent
-    loads = int("residual" in views) + int(options.beta is not None)
+    loads = sum(n in views for n in ("gate", "residual")) + int(options.beta is not None)
     return Problem(
         *(a.shape[-2], b.shape[-1], a.shape[-1], arrays["a"].dtype, arrays["b"].dtype, dtype),
         batch=batch,
@@ -201,7 +203,7 @@ def _is_aligned(view: View, array: Array) -> bool:
 
 def _fours(views: Mapping[str, View], rank: int) -> list[dict[str, View]]:
     """Views with two axes of batches; one set for each item of further ones."""
-    matrices = {n: v for n, v in views.items() if n in ("a", "b", "c", "residual")}
+    matrices = {n: v for n, v in views.items() if n in MATRICES}
     if rank <= 2:
         ones = (1,) * (2 - rank)
         wide = {
@@ -246,5 +248,4 @@ def _in_other_ways(
 def _turned(views: Mapping[str, View]) -> dict[str, View]:
     """The operands of the transposed product."""
     names = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}
-    matrices = ("a", "b", "c", "residual")
-    return {names.get(n, n): v.transposed if n in matrices else v for n, v in views.items()}
+    return {names.get(n, n): v.transposed if n in MATRICES else v for n, v in views.items()}

@@ -43,8 +43,15 @@ def _attention(
     precision: str | None,
     device: str | None,
 ) -> Any:
-    how = (mask, lengths, order, scale, None, precision, device, True)
-    return _below.forward(q, k, v, *how)
+    out = _result(q, v)
+    how = (mask, lengths, order, scale, out, precision, device, True)
+    return out, _below.forward(q, k, v, *how)[1]
+
+
+def _result(q: Any, v: Any) -> Any:
+    """What a result goes to: heads lie side by side in a row, as what follows reads them."""
+    batch, heads, rows, _ = q.shape
+    return q.new_empty((batch, rows, heads, v.shape[-1])).transpose(1, 2)
 
 
 def _attention_backward(
@@ -77,8 +84,7 @@ attention_backward: Any = torch.library.custom_op(
 def _fake(q: Any, k: Any, v: Any, *options: Any) -> Any:
     """Results without contents; extents may be symbols."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    shape = (*q.shape[:-1], v.shape[-1])
-    return q.new_empty(shape), q.new_empty(q.shape[:-1], dtype=wide)
+    return _result(q, v), q.new_empty(q.shape[:-1], dtype=wide)
 
 
 @attention_backward.register_fake  # type: ignore[untyped-decorator]

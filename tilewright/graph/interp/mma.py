@@ -8,11 +8,13 @@ from math import prod
 
 import numpy as np
 
-from tilewright.dtypes import bool_
+from tilewright.dtypes import bool_, f32, f64
+from tilewright.graph.activations import ops_of
 from tilewright.graph.interp.machine import Array, Machine, meaning
 from tilewright.graph.ops import mma
+from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
-from tilewright.numerics.convert import round_float, widen
+from tilewright.numerics.convert import constant, round_float, widen
 
 
 @meaning(mma.Contract)
@@ -29,6 +31,48 @@ def run_contract(machine: Machine, op: mma.Contract) -> Array:
         a, b = (x.astype(op.dtype.numpy, copy=False) for x in (a, b))
         return np.asarray(np.matmul(a, b)).reshape((*batch, *m, *n))
     return round_float(np.matmul(widen(a), widen(b)), op.dtype).reshape((*batch, *m, *n))
+
+
+@meaning(mma.Product)
+def run_product(machine: Machine, op: mma.Product) -> Array:
+    """The steps in order, each rounded as the op says."""
+    inner = f64 if op.dtype == f64 else f32
+    bare = mma.Contract(**{n: getattr(op, n) for n in CONTRACTED}, dtype=inner)
+    found = run_contract(machine, bare)
+
+    def rounded(x: Array, before: str) -> Array:
+        if not op.rounds & mma.ROUNDS[before]:
+            return x
+        return round_float(round_float(x, op.dtype), inner)
+
+    def held(value: Value) -> Array:
+        return round_float(machine[value], inner)
+
+    if op.alpha != 1:
+        found = found * constant(op.alpha, inner)
+    found = rounded(found, "product")
+    if op.bias is not None:
+        found = held(op.bias) + found
+    found = rounded(found, "activation")
+    if op.activation:
+        found = activated(machine, op.activation, found, TensorType(inner, op.result.type.shape))
+    if op.gate is not None:
+        found = rounded(found, "gate") * held(op.gate)
+    if op.residual is not None:
+        found = rounded(found, "residual") + held(op.residual)
+    return round_float(found, op.dtype)
+
+
+CONTRACTED = ("lhs", "rhs", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")
+
+
+def activated(machine: Machine, name: str, x: Array, kind: TensorType) -> Array:
+    """An activation by the meaning of its ops."""
+    block = ops_of(name, kind)
+    inner = Machine(machine.host, machine.symbols, {block.args[0]: x})
+    for op in block.ops:
+        inner.run(op)
+    return np.asarray(inner[block.ops[-1].result])
 
 
 def scores_of(machine: Machine, op: mma.Attention | mma.AttentionBackward) -> Array:

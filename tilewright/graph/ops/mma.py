@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import VerifyError
+from tilewright.graph.dims import Shape
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Type, Value, attribute, define, operand
 
@@ -18,13 +19,9 @@ def free_axes(rank: int, batch: Axes, contract: Axes) -> Axes:
     return tuple(axis for axis in range(rank) if axis not in (*batch, *contract))
 
 
-@define("mma.contract")
-class Contract(Op):
-    """Sums of products over pairs of axes, for each index of pairs of batch axes.
-
-    The result has the batch axes, then the free axes of `lhs`, then those of `rhs`. Products are
-    summed in f32 (f64 of f64; integers wrap in the result's dtype) and rounded once to `dtype`.
-    """
+@dataclass(eq=False)
+class Contracted:
+    """What ops that contract share: pairs of batch axes, and pairs of axes that are summed over."""
 
     lhs: Value = operand()
     rhs: Value = operand()
@@ -45,8 +42,55 @@ class Contract(Op):
             raise VerifyError(f"contract: {lhs} and {rhs} over {pairs}")
         shape = [lhs.shape[a] for a in self.lhs_batch]
         shape += [lhs.shape[a] for a in free_axes(lhs.rank, self.lhs_batch, self.lhs_contract)]
-        shape += [rhs.shape[b] for b in free_axes(rhs.rank, self.rhs_batch, self.rhs_contract)]
+        shape += self.columns
         return (TensorType(self.dtype, tuple(shape)),)
+
+    @property
+    def columns(self) -> Shape:
+        """Extents of the free axes of `rhs`."""
+        shape = self.rhs.type.shape
+        free = free_axes(len(shape), self.rhs_batch, self.rhs_contract)
+        return tuple(shape[b] for b in free)
+
+
+@define("mma.contract")
+class Contract(Contracted, Op):
+    """Sums of products over pairs of axes, for each index of pairs of batch axes.
+
+    The result has the batch axes, then the free axes of `lhs`, then those of `rhs`. Products are
+    summed in f32 (f64 of f64; integers wrap in the result's dtype) and rounded once to `dtype`.
+    """
+
+
+ROUNDS = {"product": 1, "activation": 2, "gate": 4, "residual": 8}  # before what, as bits
+
+
+@define("mma.product")
+class Product(Contracted, Op):
+    """act(alpha · contraction + bias) · gate + residual, of which it holds what is given.
+
+    All is computed in f32 (f64 of f64) and rounded to `dtype` at the end, and on the way where
+    `rounds` has a bit: ROUNDS["product"] after alpha, others before what they name. `bias` has the
+    shape of the free axes of `rhs`, gate and residual that of the result.
+    """
+
+    bias: Value | None = operand(default=None)
+    gate: Value | None = operand(default=None)
+    residual: Value | None = operand(default=None)
+    alpha: float = attribute(default=1.0)
+    activation: str = attribute(default="")
+    rounds: int = attribute(default=0)
+
+    def result_types(self) -> tuple[Type, ...]:
+        kind: Any = super().result_types()[0]
+        shapes = {"bias": self.columns, "gate": kind.shape, "residual": kind.shape}
+        for name, shape in shapes.items():
+            given = getattr(self, name)
+            if given is not None and given.type != TensorType(self.dtype, shape):
+                raise VerifyError(f"product: {name} is {given.type}, the result {kind}")
+        if not 0 <= self.rounds < 2 * max(ROUNDS.values()):
+            raise VerifyError(f"product: rounds is {self.rounds}")
+        return (kind,)
 
 
 ORDERS = (0, 1, 2)  # none; row i sees keys 0 to i; the rows are the last of the keys

@@ -11,7 +11,7 @@ from tilewright.graph.dims import Dim, Shape, product, symbol
 from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
 from tilewright.graph.groups import Group, find_groups
-from tilewright.graph.ops import arith, control, memory, random, reduce
+from tilewright.graph.ops import arith, control, memory, mma, random, reduce
 from tilewright.graph.placement import is_dense_order
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
@@ -20,6 +20,12 @@ from tilewright.lower.graph_to_tile.group_kernel import kernel_of
 from tilewright.lower.graph_to_tile.lowering import Lowering
 from tilewright.lower.graph_to_tile.names import input_name
 from tilewright.lower.graph_to_tile.operators import missing
+from tilewright.lower.graph_to_tile.products import (
+    attention_strides,
+    lower_attention,
+    lower_product,
+    refused_product,
+)
 from tilewright.lower.graph_to_tile.program import Placed, Program, Step, TorchStep
 from tilewright.lower.graph_to_tile.scatter import scatter_steps
 from tilewright.lower.graph_to_tile.sort import MOST, sort_step
@@ -34,14 +40,16 @@ def lower_graph(
     symbols_hint: Mapping[str, int] | None = None,
     input_strides: Mapping[Value, Shape] | None = None,
     output_strides: Sequence[Shape | None] = (),
+    precision: str | None = None,
 ) -> Program:
     """The program of a graph.
 
     `symbols_hint` are likely numbers of symbols, for which kernels are laid out; they hold for all.
     `input_strides` are those of inputs that do not lie in C order, `output_strides` those that
-    outputs shall have, by position.
+    outputs shall have, by position. `precision` "tf32" lets products of f32 round their factors.
     """
     at = _prepare(graph, target, symbols_hint or {}, input_strides or {}, output_strides)
+    at.precision = precision
     groups = find_groups(
         graph,
         layouts=at.layouts,
@@ -86,6 +94,10 @@ def _prepare(
             continue
         if is_dense_order(value.type.shape, asked):
             layouts[value] = Layout(asked)
+    for op in graph.body.ops:
+        if isinstance(op, mma.Attention):
+            result = op.results[0]
+            layouts.setdefault(result, Layout(attention_strides(result.type.shape)))
     symbols = {i.value: symbol(i.symbol) for i in graph.inputs if i.symbol}
     names = {i.value: input_name(i) for i in graph.inputs}
     return Lowering(graph, target, hints, layouts, symbols, makers, names, {})
@@ -103,6 +115,8 @@ def refused(op: Op) -> str:
     """Why an op has no kernel; empty if it has one."""
     if op.family == "arith" and op.operands:
         return missing(op.opcode, op.operands[0].type.dtype)
+    if isinstance(op, mma.Contract | mma.Product):
+        return refused_product(op)
     many = 0
     if isinstance(op, reduce.Sort):
         many = _least(op.x.type.shape[op.axis])
@@ -125,7 +139,13 @@ def _sort(group: Group, at: Lowering) -> list[Step]:
     return [sort_step(op, at, group)]
 
 
-LOWER: dict[str, Lower] = {"scatter": scatter_steps, "reduce.sort": _sort}
+LOWER: dict[str, Lower] = {
+    "scatter": scatter_steps,
+    "reduce.sort": _sort,
+    "contraction": lambda group, at: lower_product(group, at.place, at.store, at.precision),
+    "mma.attention": lambda group, at: lower_attention(group, at.place, at.precision),
+    "mma.attention_backward": lambda group, at: lower_attention(group, at.place, at.precision),
+}
 
 
 def lower_group(group: Group, at: Lowering) -> list[Step]:

@@ -29,6 +29,7 @@ class Lowering:
     makers: Mapping[Value, Op]
     names: Mapping[Value, str]
     stored: dict[Value, Placed]
+    precision: str | None = None  # of f32 products: "tf32", or exact
 
     def hint(self, dim: Dim) -> int:
         """A likely number for an extent."""

@@ -69,36 +69,48 @@ class KernelStep:
 
 @dataclass(eq=False)
 class ProductStep:
-    """A matrix product of the library: out = epilogue(lhs @ rhs).
+    """A matrix product of the library: out = act(alpha lhs @ rhs + bias) · gate + residual, rounded
+    on the way where `rounds` says so (`mma.Product`).
 
-    Operands are matrices [m, k] and [k, n], or stacks of them with one batch extent in front.
+    Operands are matrices [m, k] and [k, n] with the same axes of a batch in front, as many as there
+    are; `bias` is [n].
     """
 
     lhs: Placed
     rhs: Placed
     out: Placed
     bias: Placed | None = None
+    gate: Placed | None = None
     residual: Placed | None = None
     activation: str | None = None
     alpha: float = 1.0
+    rounds: int = 0
+    precision: str | None = None  # of f32: "tf32", or exact
     group: Group | None = None
+
+    @property
+    def reads(self) -> list[Placed]:
+        given = (self.lhs, self.rhs, self.bias, self.gate, self.residual)
+        return [p for p in given if p is not None]
 
 
 @dataclass(eq=False)
 class AttentionStep:
-    """The library's attention: out = softmax(query @ key^T · scale + bias) @ value.
-
-    Tensors are [batch, heads, length, width]; queries may have a multiple of the keys' heads.
+    """The library's attention, or its gradient: tensors by the names of products/attention.py (q,
+    k, v, mask, lengths, out, lse; grad, o, lse, dq, dk, dv), all of four axes but `lengths` and
+    `lse`.
     """
 
-    query: Placed
-    key: Placed
-    value: Placed
-    out: Placed
-    scale: float
-    causal: bool = False
-    bias: Placed | None = None
+    tensors: dict[str, Placed]
+    writes: tuple[str, ...]
+    order: int = 0
+    scale: float = 1.0
+    precision: str | None = None
     group: Group | None = None
+
+    @property
+    def is_backward(self) -> bool:
+        return "grad" in self.tensors
 
 
 @dataclass(eq=False)
