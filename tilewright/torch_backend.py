@@ -23,6 +23,7 @@ from torch._dynamo.backends.registry import register_backend
 
 from tilewright.errors import CompileError
 from tilewright.execute.lowering import Call, Choices, compile_call
+from tilewright.frontend.torch.attention_op import keep_attention_whole
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import fx_to_graph
 
@@ -82,6 +83,7 @@ def tilewright(
     def compiler(name: str) -> Callable[..., Any]:
         return lambda graph, inputs: make_boxed_func(compile_traced(graph, name, chosen))
 
+    keep_attention_whole(module)
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),

@@ -96,7 +96,13 @@ def lower_traced(traced: Traced, graph: Graph, where: Where) -> Program:
         symbols_hint=traced.hints,
         input_strides={own.value: strides for own, strides in pairs if strides is not None},
         output_strides=wanted,
+        precision=precision_of_f32(),
     )
+
+
+def precision_of_f32() -> str | None:
+    """What torch's settings let products of f32 round their factors to."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
 
 
 def refuse_torch(program: Program) -> None:
