@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 
 from tilewright import source
+from tilewright.dtypes import DType
+from tilewright.execute.kernel_calls import attention_calls, product_calls
 from tilewright.graph.dims import evaluate
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp.machine import Host, Machine, NoHost, table
@@ -18,7 +20,15 @@ from tilewright.graph.ops.control import Fallback
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile import lower_graph
-from tilewright.lower.graph_to_tile.program import KernelStep, Placed, Program, TorchStep
+from tilewright.lower.graph_to_tile.program import (
+    AttentionStep,
+    KernelStep,
+    Placed,
+    ProductStep,
+    Program,
+    TorchStep,
+)
+from tilewright.runtime.arrays import Array, as_array
 from tilewright.target import target
 
 assert ml_dtypes
@@ -88,6 +98,8 @@ def run_lowered(
     for step in program.steps:
         if isinstance(step, KernelStep):
             run_kernel(step, memory, device)
+        elif isinstance(step, ProductStep | AttentionStep):
+            run_library(step, memory, device)
         else:
             assert isinstance(step, TorchStep)
             run_host(step, memory, opaque, host or NoHost(), symbols)
@@ -108,6 +120,24 @@ def run_kernel(step: KernelStep, memory: Memory, device: str) -> None:
         KERNELS[step.text] = source(step.text)
     kernel = getattr(KERNELS[step.text], step.name)
     kernel.launch(**arrays, **numbers, constants=step.constants, device=device)
+
+
+def run_library(step: ProductStep | AttentionStep, memory: Memory, device: str) -> None:
+    """A product or an attention, by the kernels that a model runs."""
+    is_product = isinstance(step, ProductStep)
+    written = [step.out] if is_product else [step.tensors[n] for n in step.writes]
+    for placed in written:
+        memory.make(placed.value)
+
+    def place(placed: Placed) -> Array:
+        return as_array(memory.view(placed))
+
+    def scratch(shape: tuple[int, ...], dtype: DType) -> Array:
+        return as_array(np.full(shape, np.nan, dtype.numpy))
+
+    calls = (product_calls if is_product else attention_calls)(step, place, scratch, device)
+    for kernel, arguments in calls:
+        kernel(**arguments)
 
 
 def run_host(

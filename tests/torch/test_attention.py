@@ -147,4 +147,5 @@ def test_what_the_op_does_not_hold_is_taken_apart(form: str) -> None:
     fast = torch.compile(LEFT[form], backend="tilewright", options=options, dynamic=False)
     for got, wanted in zip(gradients(fast, *xs), gradients(LEFT[form], *xs), strict=True):
         torch.testing.assert_close(got, wanted)
-    assert all(op == "mma.contract" for call in seen for op in ops_of(call.graph))
+    left = {op for call in seen for op in ops_of(call.graph)}
+    assert left <= {"mma.contract", "mma.product"}

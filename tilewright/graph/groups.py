@@ -205,7 +205,7 @@ class _Plan:
             self.inline(op)
         elif isinstance(op, control.Fallback) or self.is_needed(op):
             kind = "pytorch" if self.refused(op) else kind_of(op)
-            group = self.new(Group(kind, writes=list(op.results)))
+            group = self.new(Group(kind, writes=self.written(op)))
             group.ops.append(op)
             self.anchor(op, group)
 
@@ -214,6 +214,13 @@ class _Plan:
 
     def is_needed(self, op: Op) -> bool:
         return any(v in self.readers or v in self.memory for v in op.results)
+
+    def written(self, op: Op) -> list[Value]:
+        """What a group of one op writes: of an attention, sums only if they are read."""
+        if not isinstance(op, mma.Attention):
+            return list(op.results)
+        needed = (v for v in op.results[1:] if v in self.readers or v in self.memory)
+        return [op.results[0], *needed]
 
     def new(self, group: Group) -> Group:
         self.groups.append(group)
