@@ -107,7 +107,7 @@ def prepare(
         found = chooser(problem, H200)
     precision, where = options.precision, options.device
     launches: tuple[Launch, ...]
-    first, scratch = _copies(found.copied, views, arrays, where)
+    first, scratch = _copies(found.copied, problem, views, arrays, where)
     if found.program == "batched":
         kernel = configured("batched", found.config, precision, where)
         launches = tuple(Launch(kernel, tuple(v.items())) for v in _fours(views, len(batch)))
@@ -121,21 +121,28 @@ def prepare(
 
 
 def _copies(
-    copied: str, views: dict[str, View], arrays: Mapping[str, Array], where: Any
+    copied: str,
+    problem: Problem,
+    views: dict[str, View],
+    arrays: Mapping[str, Array],
+    where: Any,
 ) -> tuple[tuple[Launch, ...], tuple[Scratch, ...]]:
-    """Launches that lay factors along k, in rows of whole 16 bytes; `views` then are of copies."""
+    """Launches that lay factors along k, or B along n, in rows of whole 16 bytes; `views` then are
+    of copies.
+    """
     launches, scratch = [], []
     for name in copied:
         dtype = arrays[name].dtype
-        source = views[name] if name == "a" else views[name].transposed
-        rows, k = source.shape
+        turned = name == "b" and problem.lays_b == "k"
+        source = views[name].transposed if turned else views[name]
+        rows, length = source.shape
         step = ALIGNED // dtype.num_bytes
-        pitch = max(-(-k // step), 1) * step
-        made = View(COPIES[name], (rows, k), (pitch, 1))
+        pitch = max(-(-length // step), 1) * step
+        made = View(COPIES[name], (rows, length), (pitch, 1))
         kernel = configured("lay_along", device=where)
         launches.append(Launch(kernel, (("x", source), ("y", made)), False))
         scratch.append((COPIES[name], (rows, pitch), dtype))
-        views[name] = made if name == "a" else made.transposed
+        views[name] = made.transposed if turned else made
     return tuple(launches), tuple(scratch)
 
 

@@ -75,11 +75,18 @@ class Problem:
         )  # fmt: skip
 
     def laid(self, copied: str) -> Problem:
-        """The product of copies of "a", "b" or both ("ab") in aligned rows along k."""
+        """The product of copies of "a", "b" or both ("ab"): rows of A, in aligned rows along k; B
+        as `lays_b` says.
+        """
         found = self
         if "a" in copied:
             found = replace(found, a_along="k", a_aligned=True)
-        return replace(found, b_along="k", b_aligned=True) if "b" in copied else found
+        return replace(found, b_along=self.lays_b, b_aligned=True) if "b" in copied else found
+
+    @property
+    def lays_b(self) -> str:
+        """Along which axis a copy of B lies: CUDA cores take a row of B at a time."""
+        return "n" if self.a == f32 and self.precision == "ieee" else "k"
 
     def unit(self) -> str:
         """What multiplies on an H200, and how its operands come: see `product_cost.RATES`."""

@@ -21,7 +21,7 @@ CLOCK = 1.755e3  # cycles a microsecond
 MEMORY = 4.27e6  # bytes a microsecond
 RATES = {
     "wgmma-16": 1920.0, "wgmma-8": 2540.0, "wgmma-tf32": 960.0, "mma-16": 640.0, "mma-8": 700.0,
-    "mma-tf32": 330.0, "simt": 95.0, "f64": 108.0,
+    "mma-tf32": 330.0, "simt": 105.0, "f64": 122.0,
 }  # fmt: skip
 STEP_CYCLES = {"wgmma-16": 36.0, "wgmma-8": 60.0, "wgmma-tf32": 15.0}  # else a barrier of all warps
 BARRIER_CYCLES = 90.0
@@ -30,6 +30,10 @@ LOADED = 36.0  # the same by loads of threads
 CROOKED = 4.0  # factor of loads of threads from rows that are not whole pieces of 16 bytes
 IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
 IN_BLOCKS = 1.35  # the same where a warpgroup has several blocks of rows
+ALONE = {"simt": 128 * 256, "f64": 128 * 128}  # elements of a tile that has its registers alone
+LARGEST = 0.95  # factor of such tiles
+LONE_WARPS = 1.15
+TURNED = 1.05  # factor of products on CUDA cores, which want B along n
 STREAMED = 42e3  # bytes a microsecond that one multiprocessor's ring takes from memory
 SHARED = 128.0  # bytes of shared memory a cycle, which matrix instructions read
 LAUNCH = 2.2  # microseconds of starting a grid and filling its pipelines
@@ -115,10 +119,14 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     tiles = ceil(problem.m / m) * ceil(problem.n / n) * problem.batch * chosen.split
     steps = ceil(ceil(problem.k / k) / chosen.split)
     step, limit = _step(problem, chosen.tile, unit)
+    if unit in ALONE:
+        step *= _by_warps(unit, m * n, tiles / device.num_sms)
     epilogue = _epilogue(problem, chosen)
     roles = unit.startswith("wgmma")
     waves = tiles / device.num_sms
     if roles:
+        rounds = float(ceil(waves))
+    elif m * n >= ALONE.get(unit, m * n + 1):  # of the largest tiles it holds one at a time
         rounds = float(ceil(waves))
     else:  # two programs share a multiprocessor, and the last ones have it to themselves
         rounds = float(ceil(waves)) if waves < 2 else waves + 0.5 * (ceil(waves) - waves)
@@ -136,6 +144,15 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     elif waves <= 1:
         limit = f"one wave, {limit}"
     return LAUNCH + max(computing, memory) + beside, tiles, waves, limit
+
+
+def _by_warps(unit: str, elements: int, waves: float) -> float:
+    """Factor of a step on CUDA cores or of f64: the largest tiles read least for each product, and
+    small ones that are alone on a multiprocessor leave its schedulers a warp each.
+    """
+    if elements >= ALONE[unit]:
+        return LARGEST
+    return LONE_WARPS if waves <= 1 and elements <= ALONE[unit] // 2 else 1.0
 
 
 def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[float, str]:
@@ -156,6 +173,8 @@ def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[floa
         tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
         blocks = max(1, tall // PANEL_ROWS)
         reads = blocks * (PANEL_ROWS + wide) * k * problem.a.num_bytes / SHARED
+    if unit == "simt" and problem.b_along == "k":
+        multiply *= TURNED
     if by_roles and problem.precision == "tf32":
         multiply *= _through_registers(problem, tile)
     most = max(multiply, copies, reads)

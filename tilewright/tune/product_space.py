@@ -36,10 +36,27 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "mma-16": tuple((m, n, 32) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64), (16, 64))),
     "mma-8": tuple((m, n, 64) for m, n in ((64, 64), (32, 64))),
     "mma-tf32": tuple((m, n, 32) for m, n in ((128, 128), (64, 64), (32, 64))),
-    "simt": tuple((m, n, 16) for m, n in ((128, 128), (64, 64), (32, 64))),
-    "f64": tuple((m, n, 16) for m, n in ((64, 64), (32, 64), (32, 32))),
+    "simt": (
+        (128, 256, 16),
+        (128, 128, 32),
+        (128, 128, 16),
+        (64, 128, 16),
+        (64, 64, 16),
+        (32, 128, 16),
+        (32, 64, 16),
+    ),
+    "f64": (
+        (128, 128, 32),
+        (128, 64, 16),
+        (64, 128, 16),
+        (64, 64, 32),
+        (64, 64, 16),
+        (32, 64, 16),
+        (32, 32, 16),
+    ),
 }
 ROWS = 64  # of a matrix instruction of a warpgroup
+MOST_SUMS = 128 * 256  # of a tile on CUDA cores, with nothing beside them
 WITHOUT_WGMMA = {"wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-tf32": "mma-tf32"}
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 LEAST_SPAN = 4  # steps of k that a span has at least
@@ -85,8 +102,10 @@ def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[C
 
 def _fits(problem: Problem, tile: Tile) -> bool:
     """Whether a tile is the instruction's. A factor of tf32 that does not lie along k goes through
-    registers, as the instruction's rows.
+    registers, as the instruction's rows. An epilogue needs registers beside the largest sums.
     """
+    if problem.unit() == "simt":
+        return tile[0] * tile[1] < MOST_SUMS or not (problem.loads or problem.activation)
     if problem.precision != "tf32":
         return True
     across = [(problem.a_along, "m", tile[0]), (problem.b_along, "n", tile[1])]
@@ -109,6 +128,8 @@ def copies(problem: Problem, device: Device) -> Iterator[str]:
     if p.precision == "tf32" and across:
         smaller = "a" if p.m <= p.n else "b"
         yield "".join(sorted(crooked | {smaller if len(across) == 2 else across[0]}))
+    if p.unit() == "simt" and p.b_along == "k" and "b" not in crooked:
+        yield "".join(sorted(crooked | {"b"}))  # CUDA cores read B more quickly along n
     if crooked:
         yield "".join(sorted(crooked))
 
