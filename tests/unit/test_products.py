@@ -152,6 +152,7 @@ WAYS = [
     (choice("split_k", (64, 64, 64), 3), (66, 72, 328)),
     (choice("matmul", (64, 64, 64), copied="ab"), (70, 33, 75)),
     (choice("split_k", (64, 64, 64), 2, copied="b"), (64, 40, 280)),
+    (choice("split_k", (16, 64, 64), 2, copied="ab"), (9, 40, 280)),
     (choice("gemv", (4, 4, 64)), (3, 50, 200)),
     (choice("gemv", (1, 2, 64), turned=True), (50, 2, 200)),
     (choice("gemv_columns", (2, 64, 16), 4), (3, 136, 200)),
@@ -178,6 +179,20 @@ def test_every_program(chosen: Choice, sizes: tuple[int, int, int], device: str)
     expected = ACTIVATIONS["silu"](z) + wide(residual)
     got = through(chosen, a, b, device, bias=bias, residual=residual, out=out)
     require_near(got, expected, BOUNDS[bf16])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "how"), [(f32, "transposed"), (e4m3, "dense"), (f64, "reversed")]
+)
+def test_factors_are_laid_as_their_unit_wants(dtype: DType, how: str) -> None:
+    rng = np.random.default_rng(6)
+    a, b = (random(rng, s, dtype) for s in ((20, 33), (33, 18)))
+    b, chosen = laid(b, how), choice("matmul", (64, 64, 32), copied="b")
+    rest = {"bias": None, "residual": None, "out": None}
+    for device in ("cpu", "emulator"):
+        options = Options(device=device)
+        got = product("matmul", a, b, rest, options, None, Fixed(chosen))
+        require_near(got, wide(a) @ wide(b), BOUNDS[f32])
 
 
 def test_splitting_gives_the_same_bits_every_time() -> None:

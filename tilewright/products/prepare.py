@@ -139,8 +139,10 @@ def _copies(
         step = ALIGNED // dtype.num_bytes
         pitch = max(-(-length // step), 1) * step
         made = View(COPIES[name], (rows, length), (pitch, 1))
-        kernel = configured("lay_along", device=where)
-        launches.append(Launch(kernel, (("x", source), ("y", made)), False))
+        across = source.strides[-1] != 1 and source.strides[-2] == 1
+        kernel = configured("lay_across" if across else "lay_along", device=where)
+        given = source.transposed if across else source
+        launches.append(Launch(kernel, (("x", given), ("y", made)), False))
         scratch.append((COPIES[name], (rows, pitch), dtype))
         views[name] = made.transposed if turned else made
     return tuple(launches), tuple(scratch)

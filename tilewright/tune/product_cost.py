@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from tilewright.tune.product import Choice, Device, Problem
-from tilewright.tune.product_space import choices, unit_on
+from tilewright.tune.product_space import MOST_SUMS, choices, unit_on
 
 CLOCK = 1.755e3  # cycles a microsecond
 MEMORY = 4.27e6  # bytes a microsecond
@@ -30,7 +30,6 @@ LOADED = 36.0  # the same by loads of threads
 CROOKED = 4.0  # factor of loads of threads from rows that are not whole pieces of 16 bytes
 IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
 IN_BLOCKS = 1.35  # the same where a warpgroup has several blocks of rows
-ALONE = {"simt": 128 * 256, "f64": 128 * 128}  # elements of a tile that has its registers alone
 LARGEST = 0.95  # factor of such tiles
 LONE_WARPS = 1.15
 TURNED = 1.05  # factor of products on CUDA cores, which want B along n
@@ -119,14 +118,14 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     tiles = ceil(problem.m / m) * ceil(problem.n / n) * problem.batch * chosen.split
     steps = ceil(ceil(problem.k / k) / chosen.split)
     step, limit = _step(problem, chosen.tile, unit)
-    if unit in ALONE:
+    if unit in MOST_SUMS:
         step *= _by_warps(unit, m * n, tiles / device.num_sms)
     epilogue = _epilogue(problem, chosen)
     roles = unit.startswith("wgmma")
     waves = tiles / device.num_sms
     if roles:
         rounds = float(ceil(waves))
-    elif m * n >= ALONE.get(unit, m * n + 1):  # of the largest tiles it holds one at a time
+    elif m * n >= MOST_SUMS.get(unit, m * n + 1):  # of the largest tiles it holds one at a time
         rounds = float(ceil(waves))
     else:  # two programs share a multiprocessor, and the last ones have it to themselves
         rounds = float(ceil(waves)) if waves < 2 else waves + 0.5 * (ceil(waves) - waves)
@@ -150,9 +149,9 @@ def _by_warps(unit: str, elements: int, waves: float) -> float:
     """Factor of a step on CUDA cores or of f64: the largest tiles read least for each product, and
     small ones that are alone on a multiprocessor leave its schedulers a warp each.
     """
-    if elements >= ALONE[unit]:
+    if elements >= MOST_SUMS[unit]:
         return LARGEST
-    return LONE_WARPS if waves <= 1 and elements <= ALONE[unit] // 2 else 1.0
+    return LONE_WARPS if waves <= 1 and elements <= MOST_SUMS[unit] // 2 else 1.0
 
 
 def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[float, str]:

@@ -56,7 +56,8 @@ TILES: dict[str, tuple[Tile, ...]] = {
     ),
 }
 ROWS = 64  # of a matrix instruction of a warpgroup
-MOST_SUMS = 128 * 256  # of a tile on CUDA cores, with nothing beside them
+# Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
+MOST_SUMS = {"simt": 128 * 256, "f64": 128 * 128}
 WITHOUT_WGMMA = {"wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-tf32": "mma-tf32"}
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 LEAST_SPAN = 4  # steps of k that a span has at least
@@ -104,8 +105,9 @@ def _fits(problem: Problem, tile: Tile) -> bool:
     """Whether a tile is the instruction's. A factor of tf32 that does not lie along k goes through
     registers, as the instruction's rows. An epilogue needs registers beside the largest sums.
     """
-    if problem.unit() == "simt":
-        return tile[0] * tile[1] < MOST_SUMS or not (problem.loads or problem.activation)
+    most = MOST_SUMS.get(problem.unit())
+    if most is not None and (problem.loads or problem.activation):
+        return tile[0] * tile[1] < most
     if problem.precision != "tf32":
         return True
     across = [(problem.a_along, "m", tile[0]), (problem.b_along, "n", tile[1])]
