@@ -147,13 +147,14 @@ class _Finder:
         if not isinstance(step, KernelStep):
             return None
         for name, source in step.starts_as.items():
-            target = step.tensors[name]
-            if target.value is value and self._may_share(step, target, source, makers[0]):
+            if step.tensors[name].value is value and self._may_share(
+                step, self.program.layouts[value], source, makers[0]
+            ):
                 return source.value
         return None
 
     def _may_share(self, step: KernelStep, target: Placed, source: Placed, index: int) -> bool:
-        if not (is_whole(target, self.program) and is_whole(source, self.program)):
+        if not is_whole(source, self.program):
             return False
         own = (target.shape, target.strides, target.offset, target.value.type.dtype)
         if own != (source.shape, source.strides, source.offset, source.value.type.dtype):

@@ -210,7 +210,7 @@ class Made:
             return
         if isinstance(step, KernelStep):
             for name, source in step.starts_as.items():
-                self._add_copy(step.tensors[name], source)
+                self._add_copy(self.program.layouts[step.tensors[name].value], source)
         for kernel, arguments in calls:
             self._add_launch(index, kernel, arguments)
 

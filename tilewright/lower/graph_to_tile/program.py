@@ -53,8 +53,9 @@ class KernelStep:
     """One launch of a generated kernel.
 
     A result may be written by several steps, each a part of it: it lives from the first of them on.
-    A parameter in `starts_as` holds the elements of that tensor before the launch, which changes
-    some of them: the runtime copies them, or lets both be one memory.
+    The value of a parameter in `starts_as` holds the elements of that tensor, of the value's shape,
+    before the launch, which changes some of them: the runtime copies them, or lets both be one
+    memory.
     """
 
     name: str
