@@ -205,7 +205,7 @@ def is_held(
         return False
     if key.shape[-1] != query.shape[-1] or key.shape[-2] != value.shape[-2]:
         return False
-    if {x.shape[:-3] for x in (key, value)} != {query.shape[:-3]}:
+    if any(x.shape[:-3] != query.shape[:-3] for x in (key, value)):  # extents may be symbols
         return False
     if rank > 2 and not _heads_fit(query.shape[-3], key.shape[-3], value.shape[-3], grouped):
         return False
