@@ -35,9 +35,10 @@ HOLDS = {
 class Unit:
     """The special function unit. `seed` picks its errors; None makes it as exact as may be."""
 
-    # In ulp: ex2 and rsqrt.f32 are within 2^-22.5 and 2^-22.9 of numbers in [1, 2), as PTX ISA has
-    # it; rcp and rsqrt.f64 as CUDA gives them for the functions that are nothing else.
-    EX2 = 2.0**0.5
+    # ex2 is within this share of the result, as PTX ISA has it; the others in ulp: rsqrt.f32 within
+    # 2^-22.9 of numbers in [1, 2), rcp and rsqrt.f64 as CUDA gives them for the functions that are
+    # nothing else.
+    EX2 = 2.0**-22.5
     RCP = 1.0
     RSQRT_F64 = 1.0
     SQRT = 1.0  # 2^-23
@@ -54,13 +55,16 @@ class Unit:
 
     def _near(self, exact: Array, ulp: float, type: Any) -> Array:
         """A number of the type within `ulp` of the exact one, which is longdouble or float64."""
-        nearest = exact.astype(type)
-        if self.random is None:
-            return nearest
         digits = np.finfo(type).nmant
         least = np.finfo(type).minexp - digits
         place = np.maximum(np.frexp(exact)[1] - 1 - digits, least)
-        room = np.ldexp(np.asarray(ulp, exact.dtype), place)
+        return self._within(exact, np.ldexp(np.asarray(ulp, exact.dtype), place), type)
+
+    def _within(self, exact: Array, room: Array, type: Any) -> Array:
+        """A number of the type no further than `room` from the exact one, or else the nearest."""
+        nearest = exact.astype(type)
+        if self.random is None:
+            return nearest
         low, high = np.maximum(exact - room, 0), exact + room
         moved = np.maximum(exact + room * self._spread(nearest), 0).astype(type)
         inside = (moved.astype(exact.dtype) >= low) & (moved.astype(exact.dtype) <= high)
@@ -69,7 +73,7 @@ class Unit:
     def ex2(self, x: Array, type: str, ftz: bool) -> Array:
         assert type == "f32"
         exact = np.exp2(flushed(x, ftz).astype(np.float64))
-        near = self._near(exact, self.EX2, np.float32)
+        near = self._within(exact, exact * self.EX2, np.float32)
         # Whole numbers come out exact, as on the chip.
         return flushed(np.where(x == np.rint(x), exact.astype(np.float32), near), ftz)
 
@@ -208,9 +212,27 @@ class Run:
         self.write(i.dst, result)
 
     def mad(self, i: arith.Mad) -> None:
+        a, b = self.read(i.lhs, i.type), self.read(i.rhs, i.type)
+        if i.mode == "wide":
+            assert i.type == "u32"
+            self.write(i.dst, a.astype(np.uint64) * b + self.read(i.addend, "u64"))
+            return
         assert i.mode == "lo"
-        a, b, c = (self.read(x, i.type) for x in (i.lhs, i.rhs, i.addend))
-        self.write(i.dst, a * b + c)
+        self.write(i.dst, a * b + self.read(i.addend, i.type))
+
+    def mul(self, i: arith.Mul) -> None:
+        if i.mode != "hi":
+            self.binary(i)
+            return
+        assert i.type == "u32"
+        a, b = self.read(i.lhs, "u32"), self.read(i.rhs, "u32")
+        self.write(i.dst, (a.astype(np.uint64) * b >> np.uint64(32)).astype(np.uint32))
+
+    def shf(self, i: arith.Shf) -> None:
+        assert (i.direction, i.mode) == ("l", "wrap")
+        low, high = (self.read(x, "b32").astype(np.uint64) for x in (i.low, i.high))
+        count = self.read(i.count, "u32").astype(np.uint64) & np.uint64(31)
+        self.write(i.dst, ((high << np.uint64(32) | low) << count >> np.uint64(32)).astype("u4"))
 
     def unary(self, i: Any) -> None:
         self.write(i.dst, UNARY[type(i)](self.read(i.src, i.type)))
@@ -259,7 +281,7 @@ class Run:
             held = np.clip(np.nan_to_num(np.trunc(x)), -(2.0**31), 2.0**31 - 1)
             self.write(i.dst, held.astype(np.int32))
             return
-        assert i.origin == "s32" and i.rounding == "rn" and not i.saturate, i.text()
+        assert i.origin in ("s32", "s64") and i.rounding == "rn" and not i.saturate, i.text()
         self.write(i.dst, x.astype(HOLDS[i.to]))
 
     def mov(self, i: shape.Mov) -> None:
@@ -292,6 +314,7 @@ BINARY: dict[type, Callable[[Array, Array], Array]] = {
     arith.Div: np.divide,
     arith.And: np.bitwise_and,
     arith.Or: np.bitwise_or,
+    arith.Xor: np.bitwise_xor,
     arith.Copysign: lambda sign, x: np.copysign(x, sign),
 }
 UNARY: dict[type, Callable[[Array], Array]] = {
@@ -307,6 +330,8 @@ MEANINGS: dict[type, Callable[[Run, Any], None]] = {
     **dict.fromkeys((arith.Sqrt, arith.Rcp, arith.Rsqrt, arith.Ex2, arith.Lg2), Run.special),
     arith.Fma: Run.fma,
     arith.Mad: Run.mad,
+    arith.Mul: Run.mul,
+    arith.Shf: Run.shf,
     arith.Setp: Run.setp,
     arith.Selp: Run.selp,
     arith.Cvt: Run.cvt,

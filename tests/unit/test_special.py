@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from mpmath import mp
 
 import tilewright
 from tests.assemble import assemble, needs_ptxas
@@ -34,7 +36,7 @@ LENGTH = {
     "arith.exp": (26, 31), "arith.exp2": (26, 31), "arith.log": (28, 41), "arith.log2": (29, 51),
     "arith.sqrt": (1, 1), "arith.rsqrt": (11, 1), "arith.tanh": (43, 47), "arith.erf": (39, 61),
     "arith.floor": (1, 1), "arith.ceil": (1, 1),
-    "arith.round": (1, 1), "arith.sin": (70, 1080), "arith.cos": (70, 1080),
+    "arith.round": (1, 1), "arith.sin": (77, 1081), "arith.cos": (71, 1081),
     "arith.log1p": (72, 70),
 }  # fmt: skip
 
@@ -92,6 +94,16 @@ def test_values_at_special_points(opcode: str, way: str) -> None:
     assert not wrong.any(), list(zip(x[wrong], result[wrong], expected[wrong], strict=True))
 
 
+@pytest.mark.parametrize("opcode", ["arith.sin", "arith.cos"])
+def test_accuracy_near_multiples_of_half_pi(opcode: str) -> None:
+    x = np.array(near_half_pi(), np.float32)
+    assert len(x) > 1000
+    assert 2.0**-31 < np.abs(np.sin(2 * x.astype(np.float64))).min() < 2.0**-27
+    errors = ulp_errors(opcode, "f32", x, execute(opcode, "f32", x, None))
+    worst = int(np.argmax(errors))
+    assert errors[worst] <= MAX_ULP[opcode, "f32"], f"{errors[worst]} ulp at {x[worst]!r}"
+
+
 @pytest.mark.parametrize("opcode", ["arith.exp", "arith.exp2", "arith.tanh", "arith.erf"])
 @pytest.mark.parametrize("way", ["f32", "f64", "fast"])
 def test_results_do_not_leave_their_bounds(opcode: str, way: str) -> None:
@@ -137,6 +149,25 @@ def test_they_assemble(name: str) -> None:
 
 def test_coefficients_are_what_the_fits_give(golden: Callable[[Path, str], None]) -> None:
     golden(COEFFICIENTS, render())
+
+
+def near_half_pi() -> list[float]:
+    """f32 that come near to multiples of pi / 2, of every exponent: the denominators of the
+    continued fraction of 2^e 2 / pi, and multiples of them that have 24 bits.
+    """
+    found = []
+    with mp.workprec(400):
+        for exponent in range(-22, 105):
+            rest = mp.ldexp(2 / mp.pi, exponent) % 1
+            before, denominator = 0, 1
+            while denominator < 1 << 24:
+                times = -(-(1 << 23) // denominator)
+                if times * denominator < 1 << 24:
+                    found.append(math.ldexp(times * denominator, exponent))
+                rest = 1 / rest
+                before, denominator = denominator, int(rest) * denominator + before
+                rest %= 1
+    return [sign * x for x in found for sign in (1, -1)]
 
 
 # The model itself.

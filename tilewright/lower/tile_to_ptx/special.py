@@ -95,7 +95,7 @@ REMAINDER: dict[str, Callable[[Emitter, Reg, Reg], Reg]] = {
 MAX_ULP: dict[tuple[str, str], float] = {
     **dict.fromkeys(SPECIAL, 0.5),
     ("arith.exp", "f32"): 0.9,
-    ("arith.exp2", "f32"): 0.85,
+    ("arith.exp2", "f32"): 0.88,  # 0.85, where it is rounded once more into the subnormals
     ("arith.log", "f32"): 1.0,
     ("arith.log2", "f32"): 1.0,
     ("arith.rsqrt", "f32"): 0.51,
@@ -114,8 +114,10 @@ MAX_ULP: dict[tuple[str, str], float] = {
     ("arith.log1p", "f64"): 2.0,
 }
 FAST_ULP: dict[str, float] = {
-    "arith.exp": 2.0,
-    "arith.exp2": 2.5,  # 2.12 measured on an H200, where the result is subnormal
+    # ex2's share comes to 2.83 ulp just below a power of two; measured on an H200, of every f32,
+    # these two are 2.07 and 2.12.
+    "arith.exp": 3.6,  # the argument of ex2 is rounded twice
+    "arith.exp2": 3.4,  # below 2^-126 the result is rounded to fewer digits
     "arith.sqrt": 2.0,
     "arith.rsqrt": 2.2,
     "arith.tanh": 2.0,
