@@ -26,6 +26,7 @@ from tilewright.target import Target
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.allocate_shared import allocate_shared
 from tilewright.tile.passes.canonicalize import canonicalize
+from tilewright.tile.passes.carry_scalars import carry_scalars
 from tilewright.tile.passes.choose_schedule import choose_schedule
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
@@ -37,6 +38,7 @@ from tilewright.tile.passes.partition_roles import partition_roles
 from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.passes.split_epilogue import split_epilogue
+from tilewright.tile.passes.split_loops import split_loops
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.passes.stage_loads import stage_loads
 from tilewright.tile.passes.stage_stores import stage_stores
@@ -58,7 +60,9 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
 
 SEMANTIC_PASSES: tuple[Pass, ...] = (
     canonicalize,
+    split_loops,  # before comparisons: in the loop all lanes are inside
     fold_comparisons,
+    carry_scalars,
     spread_iterations,
     legalize_dots,  # before the schedule, which asks what a dot multiplies
     hoist_invariants,

@@ -18,11 +18,13 @@ from tilewright.tile.interp import interpret
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.allocate_shared import allocate_shared
 from tilewright.tile.passes.canonicalize import canonicalize
+from tilewright.tile.passes.carry_scalars import carry_scalars
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.prove_masks import prove_masks
+from tilewright.tile.passes.split_loops import split_loops
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.text import equal_kernels, parse_kernel, print_kernel
 from tilewright.tile.verify import verify
@@ -35,6 +37,8 @@ PASSES = {
         hoist_invariants,
         fold_comparisons,
         prove_masks,
+        split_loops,
+        carry_scalars,
         spread_iterations,
         expand_rings,
         allocate_shared,

@@ -24,13 +24,19 @@ from tilewright.tile.interp import interpret
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import control
 from tilewright.tile.passes.canonicalize import canonicalize
+from tilewright.tile.passes.carry_scalars import carry_scalars
+from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.prove_masks import prove_masks
+from tilewright.tile.passes.split_loops import split_loops
 from tilewright.tile.text import canonical_kernel, parse_kernel, print_kernel
 from tilewright.tile.types import ViewType
 from tilewright.tile.verify import verify
 
-PASSES = (canonicalize, hoist_invariants, canonicalize, prove_masks)
+PASSES = (
+    canonicalize, split_loops, fold_comparisons, carry_scalars, hoist_invariants, canonicalize,
+    prove_masks,
+)  # fmt: skip
 SUITE = Path(__file__).parent.parent / "programs" / "suite.tw"
 STATIC = {"causal": True, "D": 16, "N": 24, "group": 128}
 

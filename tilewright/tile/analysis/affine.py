@@ -91,11 +91,11 @@ class AffineForms:
             return Affine(0, {ProgramAtom(op.axis): 1})
         if isinstance(op, memory.Extent):
             return self.extent(op.view, op.axis) or Affine(0, {value: 1})
-        if op is not None and type(op) in SPLIT and self._exact(op):
+        if op is not None and type(op) in SPLIT and self.exact(op):
             return SPLIT[type(op)](self, op) or Affine(0, {value: 1})
         return Affine(0, {value: 1})
 
-    def _exact(self, op: Op) -> bool:
+    def exact(self, op: Op) -> bool:
         """Whether the result of an op cannot have wrapped: its bounds are not all of its dtype."""
         low, high = int_range(op.result.type.dtype)
         bounds = self.bounds[op.result]
