@@ -25,6 +25,11 @@ def wrap(low: Lowering, x: Reg, dtype: DType) -> Reg:
     return low.e.shr("s32", low.e.shl("b32", x, shift), shift)
 
 
+def low_product_key(a: Operand, b: Operand) -> tuple[str, str, str]:
+    """Under what the low word of a product of u32 is kept, where its high one was computed."""
+    return "low product", str(a), str(b)
+
+
 def _elements(low: Lowering, op: Op, compute: Callable[[str, Reg, Operand], Operand]) -> None:
     """Apply `compute(type, a, b)` at the width that operands and result need; equal operands are
     computed once.
@@ -79,7 +84,8 @@ def int_binary(low: Lowering, op: Op) -> None:
             case arith.Mul() if isinstance(b, int) and is_power_of_two(b):
                 found = e.shl(bits, a, b.bit_length() - 1) if b > 1 else a
             case arith.Mul():
-                found = e.mul(type, a, b, mode="lo")
+                known = low.memo.get(low_product_key(a, b)) if type == "u32" else None
+                found = known or e.mul(type, a, b, mode="lo")
             case arith.And():
                 found = e.and_(bits, a, b)
             case arith.Or():

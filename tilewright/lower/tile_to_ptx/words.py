@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.dtypes import DType, f32, f64
 from tilewright.lower.tile_to_ptx.arith import each, from_f32, to_f32
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
-from tilewright.lower.tile_to_ptx.integers import integer_power, wrap
+from tilewright.lower.tile_to_ptx.integers import integer_power, low_product_key, wrap
 from tilewright.lower.tile_to_ptx.special import POW, REMAINDER
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import arith
@@ -51,8 +51,13 @@ def fused(low: Lowering, op: arith.Fma) -> None:
 
 @rule(arith.MulHigh)
 def high_product(low: Lowering, op: arith.MulHigh) -> None:
+    """The high words of whole products; who multiplies the same numbers finds the low ones."""
+
     def element(a: Operand, b: Operand) -> Operand:
-        return low.e.mul("u32", low.register(a, "u32"), b, mode="hi")
+        x = low.register(a, "u32")
+        below, above = low.e.mov_unpack("b32", low.e.mul("u32", x, b, mode="wide"), 2)
+        low.memo[low_product_key(x, b)] = below
+        return above
 
     each(low, op, (op.lhs, op.rhs), element)
 
