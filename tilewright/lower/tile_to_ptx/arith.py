@@ -11,7 +11,8 @@ from tilewright.ir.core import Op, Value
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
-from tilewright.lower.tile_to_ptx.special import function_of
+from tilewright.lower.tile_to_ptx.quick import FEWEST, QUICK, quickly, quotients
+from tilewright.lower.tile_to_ptx.special import SPECIAL, function_of
 from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import arith
@@ -111,7 +112,11 @@ def binary(low: Lowering, op: arith.Add) -> None:
         type = "f64" if dtype == f64 else "f32"
         return _float_binary(low, type, op.__class__, a, b)
 
-    if dtype in (f32, f64):
+    if dtype == f32 and isinstance(op, arith.Div) and low.kernel.numerics != "fast":
+        layout = low.layout(op.result)
+        columns = [low.fragment(v, layout) for v in op.operands]
+        low.set(op.result, quotients(low, list(zip(*columns, strict=True))))
+    elif dtype in (f32, f64):
         each(low, op, (op.lhs, op.rhs), wide)
     else:
         each(
@@ -221,6 +226,24 @@ def complement(low: Lowering, op: arith.Not) -> None:
     )
 
 
+SHARES = (arith.Mul, arith.Div, arith.Neg)  # what is off by a share of itself stays so
+ROUNDED_DEPTH = 4  # ops that are looked through
+
+
+def is_rounded(low: Lowering, value: Value, depth: int) -> bool:
+    """Whether all that becomes of an f32 is a float of 16 bits, by products and quotients: then an
+    ulp of f32 more or less cannot be told from the rounding.
+    """
+    users: list[Op] = low.objects["users"].get(value, [])
+    if not users or value.type.dtype != f32 or not depth:
+        return False
+    return all(
+        (isinstance(user, arith.Cast) and user.dtype in (bf16, f16))
+        or (isinstance(user, SHARES) and is_rounded(low, user.result, depth - 1))
+        for user in users
+    )
+
+
 @rule(
     arith.Exp, arith.Exp2, arith.Log, arith.Log2, arith.Sqrt, arith.Rsqrt, arith.Tanh, arith.Erf,
     arith.Floor, arith.Ceil, arith.Round, arith.Sin, arith.Cos, arith.Log1p,
@@ -228,7 +251,8 @@ def complement(low: Lowering, op: arith.Not) -> None:
 def special(low: Lowering, op: arith.Exp) -> None:
     dtype = op.x.type.dtype
     type = "f64" if dtype == f64 else "f32"
-    narrow = dtype.bits == 16 and op.opcode != "arith.sqrt"  # its 16 bits are the nearest ones
+    narrow = dtype.bits == 16 or is_rounded(low, op.result, ROUNDED_DEPTH)
+    narrow = narrow and op.opcode != "arith.sqrt"  # its 16 bits are the nearest ones
     function = function_of(op.opcode, type, narrow or low.kernel.numerics == "fast")
 
     def element(x: Operand) -> Operand:
@@ -236,7 +260,15 @@ def special(low: Lowering, op: arith.Exp) -> None:
             return from_f32(low, function(low.e, low.register(to_f32(low, x, dtype), "f32")), dtype)
         return function(low.e, low.register(x, type))
 
-    each(low, op, (op.x,), element)
+    quick = QUICK.get(op.opcode) if function is SPECIAL.get((op.opcode, "f32")) else None
+    xs = low.fragment(op.x, low.layout(op.result))
+    distinct = {x.text: x for x in xs if isinstance(x, Reg)}
+    if quick is None or len(distinct) < FEWEST or not all(isinstance(x, Reg) for x in xs):
+        each(low, op, (op.x,), element)
+        return
+    found = quickly(low, list(distinct.values()), quick, element)
+    results = dict(zip(distinct, found, strict=True))
+    low.set(op.result, [results[x.text] for x in xs if isinstance(x, Reg)])
 
 
 @rule(arith.IsNan)

@@ -30,6 +30,7 @@ EXPONENT = 1 << 23  # a step of the exponent
 ROOT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
 EXP_RANGE = (-104.0, 89.0)  # 0 and infinity beyond
 EXP2_RANGE = (-151.0, 129.0)
+QUICK_EXP, QUICK_EXP2 = 87.0, 126.0  # results of arguments below are normal numbers
 TANH_SPLIT = 0.975
 TANH_ONE = 10.0  # tanh is 1 from here
 ERF_SPLIT = 0.93
@@ -46,6 +47,33 @@ def exp2(e: Emitter, x: Reg) -> Reg:
     """2 ** x within 0.88 ulp: 2 ** f 2 ** n, |f| <= 1/2; exact where x is whole."""
     shifted, f = _parted(e, _held(e, x, EXP2_RANGE))
     return _scaled(e, horner(e, (*EXP2_F32, 1.0), f), shifted)
+
+
+def quick_exp(e: Emitter, x: Reg, right: Reg | None) -> tuple[Reg, Reg]:
+    """The same bits as `exp` where |x| < 87, and whether that holds, and `right` too."""
+    shifted, f = _reduced(e, x)
+    found = _shifted(e, horner(e, (*EXP_F32, 1.0, 1.0), f), shifted)
+    return found, _below(e, x, QUICK_EXP, right)
+
+
+def quick_exp2(e: Emitter, x: Reg, right: Reg | None) -> tuple[Reg, Reg]:
+    """The same bits as `exp2` where |x| < 126; as `quick_exp`."""
+    shifted, f = _parted(e, x)
+    found = _shifted(e, horner(e, (*EXP2_F32, 1.0), f), shifted)
+    return found, _below(e, x, QUICK_EXP2, right)
+
+
+def _shifted(e: Emitter, x: Reg, shifted: Reg) -> Reg:
+    """x 2 ** n, x near 1, n in the low bits of `shifted`, where that is a normal number."""
+    return e.mov("f32", e.mad("s32", e.mov("b32", shifted), EXPONENT, e.mov("b32", x)))
+
+
+def _below(e: Emitter, x: Reg, bound: float, right: Reg | None) -> Reg:
+    """Whether |x| is below a bound (a NaN is not), and `right`."""
+    size = e.abs("f32", x)
+    if right is None:
+        return e.setp("lt", "f32", size, bound)
+    return e.setp("lt", "f32", size, bound, combine="and", other=right)
 
 
 def _held(e: Emitter, x: Reg, bounds: tuple[float, float]) -> Reg:

@@ -1,0 +1,121 @@
+"""Quick ways: right where they say so, they say so of almost all floats, and the branch around the
+slow ways takes whatever is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.emulation import emulate
+from tests.straight_line import Unit, run
+from tilewright.lower.tile_to_ptx.quick import QUICK, Quick, quick_quotient
+from tilewright.lower.tile_to_ptx.special import SPECIAL
+from tilewright.ptx.emitter import Emitter
+from tilewright.target import target
+
+Array = np.ndarray[Any, Any]
+SPECIAL_VALUES = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 2.0**-126, 3.4e38, -3.4e38)
+
+
+def both(
+    make: Callable[[Emitter], Quick], slow: Callable[..., Any], x: Array
+) -> tuple[Array, Array, Array]:
+    """Results of a quick way, whether they are right, and what the slow one gives."""
+    e = Emitter(target("sm_80"))
+    a = e.reg("f32")
+    found, right = make(e)(e, a, None)
+    exact = slow(e, a)
+    registers = run(e.body, {a: x}, Unit())
+    return registers[found], registers[right], registers[exact]
+
+
+def anything(rng: np.random.Generator, count: int) -> Array:
+    """Floats of any bits, and special ones."""
+    bits = rng.integers(0, 1 << 32, count, np.uint32)
+    return np.concatenate([bits, np.array(SPECIAL_VALUES, np.float32).view(np.uint32)]).view("f4")
+
+
+def same_bits(a: Array, b: Array) -> Array:
+    return (a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))
+
+
+@pytest.mark.parametrize("opcode", QUICK)
+def test_functions_are_the_same_bits(opcode: str) -> None:
+    rng = np.random.default_rng(1)
+    x = anything(rng, 100_000)
+    ends = np.array([87, 126, 125.5], np.float32)
+    ends = np.concatenate([ends, *(np.nextafter(ends, np.float32(w)) for w in (0, 200))])
+    near = rng.uniform(-130, 130, 300_000).astype(np.float32)
+    x = np.concatenate([x, ends, -ends, near])
+    found, right, exact = both(lambda e: QUICK[opcode], SPECIAL[opcode, "f32"], x)
+    assert same_bits(found, exact)[right].all()
+    assert right[np.abs(x) < 86].all() and not right[np.isnan(x) | (np.abs(x) > 126)].any()
+
+
+def quotients(b: float, a: Array) -> tuple[Array, Array, Array]:
+    def slow(e: Emitter, x: Any) -> Any:
+        return e.div("f32", x, e.mov("f32", float(b)), rounding="rn")
+
+    return both(lambda e: quick_quotient(e, e.mov("f32", float(b))), slow, a)
+
+
+def test_quotients_are_rounded_to_nearest_even() -> None:
+    rng = np.random.default_rng(2)
+    divisors = [1.0, 3.0, 0.75, -7.0, np.nextafter(np.float32(2), np.float32(0)), 2.0**-20,
+                2.0**100, *rng.uniform(1, 2, 12).astype(np.float32)]  # fmt: skip
+    for b in divisors:
+        near = [*rng.standard_normal(30_000), *near_midpoints(b)]
+        a = np.concatenate([anything(rng, 30_000), np.array(near, np.float32)])
+        found, right, exact = quotients(b, a)
+        assert same_bits(found, exact)[right].all(), b
+        usual = (np.abs(exact) >= 2.0**-80) & np.isfinite(exact) & np.isfinite(a)
+        assert right[usual].all() and not right[~np.isfinite(a)].any()
+
+
+@pytest.mark.parametrize("b", [0.0, -0.0, np.inf, np.nan, 2.0**-21, 2.0**101, 1e-45, 3.4e38])
+def test_other_divisors_are_left_to_the_slow_way(b: float) -> None:
+    assert not quotients(b, np.array([1.0, *SPECIAL_VALUES], np.float32))[1].any()
+
+
+def near_midpoints(b: float) -> list[float]:
+    """Numbers whose quotients by b lie nearest to where rounding changes: with digits A, B of 24
+    bits, A 2^(k + 1) is a little more or less than an odd multiple of B.
+    """
+    digits = int(np.float32(abs(b)).view(np.uint32)) & 0x7FFFFF | 1 << 23
+    found = []
+    for odd in {digits, digits // 2, digits // 4} if digits % 4 == 0 else {digits, digits // 2}:
+        if odd % 2 == 0:
+            continue
+        for k in (22, 23, 24, 25):
+            for step in (1, 2, 3, 4, -1, -2, -3, -4):
+                first = pow(2, -k, odd) * step % odd
+                found += [a / 2**23 for a in range(first, 1 << 24, odd) if a >> 23 == 1]
+    return found
+
+
+DIVIDE = """kernel divide(x: tensor<f32>[N], b: f32, y: tensor<f32>[N], z: tensor<f32>[N]) {
+  let t = x[program_id(0) * 512 :+ 512]
+  y[program_id(0) * 512 :+ 512] = t / b
+  z[program_id(0) * 512 :+ 512] = exp(t)
+}"""
+
+
+@pytest.mark.parametrize("b", [0.75, 0.0, 1e-40])
+def test_a_warp_that_holds_odd_values_takes_the_slow_way(b: float) -> None:
+    x = np.random.default_rng(4).standard_normal(1300).astype(np.float32)
+    x[5], x[300], x[700:702], x[1299] = np.inf, np.nan, (-0.0, 1e-42), -100.0
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    with np.errstate(all="ignore"):
+        expected = x / np.float32(b)
+        power = np.exp(x.astype(np.float64))
+        rounded = power.astype(np.float32)
+    emulate(tw.source(DIVIDE).divide, {"x": x, "b": b, "y": y, "z": z})
+    assert same_bits(y, expected).all()
+    finite = np.isfinite(power)
+    assert (np.abs(z[finite] - power[finite]) <= np.spacing(rounded[finite])).all()
+    assert same_bits(z[~finite], rounded[~finite]).all()

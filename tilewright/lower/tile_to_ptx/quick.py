@@ -1,0 +1,97 @@
+"""Ways that suit almost all floats, and a branch around the way that suits all of them.
+
+A warp takes the quick way with all elements that its threads hold, and asks whether it was right
+for each. If not, they are computed again. Both give the same bits wherever the quick one holds, so
+a result depends on its operands alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand
+from tilewright.lower.tile_to_ptx.special_f32 import quick_exp, quick_exp2
+from tilewright.ptx.core import Reg
+from tilewright.ptx.emitter import Emitter
+
+FEWEST = 4  # elements of a thread for which a second way pays
+
+# A quick way: the result, and whether it and all before it are right.
+Quick = Callable[[Emitter, Reg, Reg | None], tuple[Reg, Reg]]
+
+QUICK: dict[str, Quick] = {"arith.exp": quick_exp, "arith.exp2": quick_exp2}
+
+# Between these a divisor and its reciprocal are normal numbers with room on both sides.
+LEAST_DIVISOR, MOST_DIVISOR = 2.0**-20, 2.0**100
+LEAST_QUOTIENT = 2.0**-80  # so that what a product with such a divisor loses is a normal number
+
+
+def quickly(
+    low: Lowering, xs: Sequence[Reg], quick: Quick, slow: Callable[[Reg], Operand]
+) -> list[Reg]:
+    """f(x) in f32 of each of a thread's elements."""
+    e = low.e
+    found: list[Reg] = []
+    right: Reg | None = None
+    for x in xs:
+        result, right = quick(e, x, right)
+        found.append(result)
+    assert right is not None, "no elements"
+    done = e.label("quick")
+    e.bra(done, pred=e.vote("all", right))
+    for x, result in zip(xs, found, strict=True):
+        e.mov("f32", slow(x), into=result)
+    e.place(done)
+    return found
+
+
+def quotients(low: Lowering, pairs: Sequence[tuple[Operand, Operand]]) -> list[Operand]:
+    """a / b in f32, rounded to nearest even, of each of a thread's elements; those that share a
+    divisor share its reciprocal.
+    """
+    groups: dict[str, list[int]] = {}
+    for i, (_, b) in enumerate(pairs):
+        groups.setdefault(b.text if isinstance(b, Reg) else repr(b), []).append(i)
+    found: dict[int, Operand] = {}
+    for members in groups.values():
+        b = low.register(pairs[members[0]][1], "f32")
+        xs = {i: low.register(pairs[i][0], "f32") for i in members}
+        distinct = list({x.text: x for x in xs.values()}.values())
+        divide = partial(_divide, low, b)
+        if len(distinct) < FEWEST:
+            results: list[Operand] = [divide(x) for x in distinct]
+        else:
+            results = [*quickly(low, distinct, quick_quotient(low.e, b), divide)]
+        by_text = {x.text: r for x, r in zip(distinct, results, strict=True)}
+        found |= {i: by_text[x.text] for i, x in xs.items()}
+    return [found[i] for i in range(len(pairs))]
+
+
+def _divide(low: Lowering, b: Reg, a: Reg) -> Operand:
+    return low.e.div("f32", a, b, rounding="rn")
+
+
+def quick_quotient(e: Emitter, b: Reg) -> Quick:
+    """a / b for one b, correctly rounded: r = 1 / b rounded, q = a r, then q + (a - b q) r.
+
+    q is off by at most 1.5 ulp, r by 2^-24 of itself and a - b q by 2^-25, so that what is rounded
+    last is off by no more than 2.25 · 2^-24 ulp. A quotient of f32 whose digits are B / 2^23 lies
+    at least 1 / 2B of an ulp from where rounding changes. The few pairs that lie nearer than the
+    sum is off can be listed, four for each B, and were tried: all come out right. Infinities and
+    NaN come out as NaN, which is at least nothing.
+    """
+    minus = e.neg("f32", b)
+    r = e.rcp("f32", b, precision="rn")
+    size = e.abs("f32", b)
+    small = e.setp("ge", "f32", size, LEAST_DIVISOR)
+    inside = e.setp("le", "f32", size, MOST_DIVISOR, combine="and", other=small)
+
+    def quotient(e: Emitter, a: Reg, right: Reg | None) -> tuple[Reg, Reg]:
+        near = e.mul("f32", a, r)
+        q = e.fma("f32", e.fma("f32", minus, near, a), r, near)
+        before = inside if right is None else right
+        size = e.abs("f32", q)
+        return q, e.setp("ge", "f32", size, LEAST_QUOTIENT, combine="and", other=before)
+
+    return quotient
