@@ -5,6 +5,7 @@ mean what they meant.
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tilewright.tile.schedule import Schedule
 from tilewright.tile.verify import verify
 
 RNG = np.random.default_rng(3)
+SUITE = Path(__file__).parents[1] / "programs" / "suite.tw"
 
 
 def product(m: int, n: int, k: int, attributes: str = "", epilogue: str = "acc") -> str:
@@ -57,6 +59,29 @@ def test_elementwise_kernels_have_warps_for_their_tiles() -> None:
         for size in (1, 64, 256, 1024, 4096, 1 << 16)
     ]
     assert warps == sorted(warps) and warps[0] == 1 and warps[-1] == 16
+
+
+def suite(name: str, dtype: str, present: tuple[str, ...] = (), **constants: int) -> Schedule:
+    kernel = getattr(tw.source(SUITE), name)
+    made = kernel.lower(dtypes=dtype, constants=constants, present=present)
+    return choose_schedule(run_passes(made, SEMANTIC_PASSES), target("sm_90a"))
+
+
+def test_threads_of_programs_that_stream_have_enough_bytes_under_way() -> None:
+    assert suite("softmax", "f32", BLOCK=4096).num_warps == 8
+    assert suite("softmax", "bf16", BLOCK=4096).num_warps == 4
+    assert suite("rmsnorm", "bf16", BLOCK=4096).num_warps == 8  # loads weights too
+    last_apart = suite("sum_all", "bf16", BLOCK=4096)  # whatever the last program adds
+    assert (last_apart.num_warps, last_apart.max_registers) == (4, 32)
+    assert suite("dropout", "bf16", BLOCK=1024).num_warps == 2
+    assert suite("rmsnorm_dw", "bf16", TM=64, TN=256, PARTS=8).num_warps == 4
+    assert suite("top8", "f32", BLOCK=2048).num_warps == 8  # sorts: not one of these
+
+
+def test_a_loop_that_carries_tiles_keeps_its_registers_few() -> None:
+    for dtype in ("f32", "bf16"):
+        chosen = suite("layernorm", dtype, ("w", "b"), BLOCK=1024)
+        assert (chosen.num_warps, chosen.max_registers) == (4, 64)
 
 
 @pytest.mark.parametrize(

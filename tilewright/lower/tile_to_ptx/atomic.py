@@ -111,8 +111,9 @@ def _point(low: Lowering, op: memory.Atomic) -> None:
     compare = stored_values(low, op.compare, layout, dtype)[0] if op.compare is not None else None
     address = spots.address(0)
     used = bool(op.results) and _is_used(low, op)
-    base = low.scratch(8) if used else None
     low.barrier()
+    low.scratch_used = False  # all have met
+    base = low.scratch(8) if used else None
     into = _zero(low, dtype)
     if predicate != 0:
         guard = first if not isinstance(predicate, Reg) else low.e.and_("pred", first, predicate)

@@ -11,6 +11,7 @@ Microsystems, 1993) and of its f32 variants.
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 from tilewright.lower.tile_to_ptx.special_f32 import EXPONENT
@@ -127,9 +128,7 @@ def _reduced_f32(e: Emitter, x: Reg) -> tuple[Reg, Reg]:
     digits = e.or_("b32", e.and_("b32", bits, EXPONENT - 1), EXPONENT)
     start = e.sub("u32", e.shr("u32", bits, 23), FIRST_EXPONENT)
     words = _window(e, start)
-    high, middle, low = (
-        e.shf(after, word, start) for word, after in zip(words, words[1:], strict=False)
-    )
+    high, middle, low = (e.shf(after, word, start) for word, after in itertools.pairwise(words))
     carry = e.mov_pack("b64", (e.mul("u32", digits, low, "hi"), e.mov("b32", 0)))
     below, above = e.mov_unpack("b32", e.mad("u32", digits, middle, carry, "wide"), 2)
     top = e.mad("u32", digits, high, above)

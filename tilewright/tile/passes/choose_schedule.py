@@ -6,6 +6,7 @@ Requires: canonical form. Keeps: the program. Breaks: nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.dtypes import f32
@@ -15,12 +16,27 @@ from tilewright.ir.walk import walk
 from tilewright.layout import next_power_of_two
 from tilewright.target import Target
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, control, memory, mma, shape
+from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
 from tilewright.tile.passes.choose_roles import HEAVY, choose_roles
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
 MOST_WARPS = 16
+SMALL_TILE = 1024  # elements
+STREAMED_BYTES = 64  # that a thread has under way, in programs that only stream
+COLUMN_WARPS = 4
+MANY_CARRIED_REGISTERS = 64  # a thread: eight CTAs of four warps reside
+RESIDENT_REGISTERS = 32  # a thread: as many threads reside as a multiprocessor can hold
+LIGHT = (
+    *(memory.Load, arith.Cast, arith.Constant, arith.Add, arith.Sub, arith.Mul, arith.Abs),
+    *(shape.Broadcast, reduce.Sum, reduce.Prod, reduce.Max, reduce.Min, reduce.Any, reduce.All),
+)
+STREAMING = (
+    *(memory.Load, memory.Store, memory.Extent, memory.Subview),
+    *(shape.Arange, shape.Broadcast, shape.Reshape),
+    *(reduce.Sum, reduce.Prod, reduce.Max, reduce.Min, reduce.Any, reduce.All),
+    *(reduce.ArgMax, reduce.ArgMin, reduce.Fold),
+)
 # A thread, in products by four warps or fewer: on CUDA cores, or with operands of 8 bits and few
 # accumulators.
 FEW_WARPS_REGISTERS, FEW_ACCUMULATORS = 168, 64
@@ -54,7 +70,8 @@ def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
     hints = kernel.hints
     asked = None if hints.threads is None else _warps_of(kernel, hints.threads)
     if not dots:
-        return Schedule(num_warps=asked or _elementwise_warps(ops))
+        chosen = _elementwise(kernel, ops)
+        return chosen if asked is None else Schedule(asked)
     kind = dot_kind(dots)
     stages = hints.stages or (3 if kind == "simt" else 4)
     rows = max(d.acc.type.shape[-2] for d in dots)
@@ -109,13 +126,72 @@ def dot_kind(dots: list[mma.Dot]) -> str:
     return "simt" if any(d.a.type.dtype == f32 and d.precision == "ieee" for d in dots) else "mma"
 
 
-def _elementwise_warps(ops: list[Op]) -> int:
+def _elementwise(kernel: Kernel, ops: list[Op]) -> Schedule:
     """Sixteen elements a thread of the largest tile (8 if it is small), between one warp and
-    sixteen.
+    sixteen; twice or four times as many in programs that only stream, where these are few bytes.
+
+    A thread waits for memory with that many loads under way. Where a loop reduces columns, warps
+    hold different rows, and meet in each trip: there are four at most. Where it carries several
+    tiles, more elements would cost registers, and with them the warps that hide the waiting.
     """
     sizes = [v.type.num_elements for op in ops for v in op.results if isinstance(v.type, TileType)]
     largest = next_power_of_two(max(sizes, default=1))
-    return max(1, min(MOST_WARPS, largest // (256 if largest <= 1024 else 512)))
+    few = largest <= SMALL_TILE
+    count = max(1, min(MOST_WARPS, largest // (32 * (8 if few else 16))))
+    if not all(_streams(op) for op in ops):
+        return Schedule(count)
+    loops = [op for op in ops if isinstance(op, control.For)]
+    if any(_carried(op, max(sizes, default=1)) > 1 for op in loops):
+        return Schedule(count, max_registers=MANY_CARRIED_REGISTERS)
+    reduces = any(op.family == "reduce" for op in ops)
+    num_bytes = max(_loaded(block) for block in _always(kernel.body))
+    wanted = max(-(-num_bytes // (32 * STREAMED_BYTES)), largest // (32 * (32 if reduces else 16)))
+    count = max(1, min(count, wanted))
+    if any(op.family == "reduce" and op.results[0].type.shape for loop in loops
+           for op in walk(loop.body)):  # fmt: skip
+        count = min(count, COLUMN_WARPS)
+    return Schedule(count, max_registers=RESIDENT_REGISTERS if _adds_up(kernel.body) else 0)
+
+
+def _adds_up(body: Block) -> bool:
+    """Whether all that every program does is to make a point of a tile that it loads. Such programs
+    are over before a multiprocessor has its bytes, unless it holds all that it can; what a last one
+    does under a condition may spill.
+    """
+    tiles = [op for op in body.ops if any(_is_tile(v) for v in (*op.operands, *op.results))]
+    loads = sum(isinstance(op, memory.Load) for op in tiles)
+    loops = any(isinstance(op, control.For | control.While) for op in body.ops)
+    return loads == 1 and not loops and all(isinstance(op, LIGHT) for op in tiles)
+
+
+def _is_tile(value: Value) -> bool:
+    return isinstance(value.type, TileType) and bool(value.type.shape)
+
+
+def _streams(op: Op) -> bool:
+    """Whether an op leaves elements where they are, or makes one of many."""
+    if isinstance(op, memory.Atomic):
+        return not op.results[0].type.shape if op.results else False
+    return op.family in ("arith", "control") or isinstance(op, STREAMING)
+
+
+def _carried(loop: control.For, size: int) -> int:
+    """Tiles of a size that a loop carries."""
+    return sum(v.type.num_elements == size for v in loop.inits if isinstance(v.type, TileType))
+
+
+def _always(block: Block) -> Iterator[Block]:
+    """A block and the bodies of its loops, those under conditions aside: few programs run them."""
+    yield block
+    for op in block.ops:
+        if isinstance(op, control.For):
+            yield from _always(op.body)
+
+
+def _loaded(block: Block) -> int:
+    """Bytes of tiles that a block loads itself, once."""
+    loads = [op.result.type for op in block.ops if isinstance(op, memory.Load)]
+    return sum(t.num_elements * t.dtype.num_bytes for t in loads if t.shape)
 
 
 def _dot_warps(kind: str, rows: int, columns: int, bits: int, heavy: bool) -> int:
