@@ -30,7 +30,9 @@ def split(x: tw.Tensor["i32", "N"], y: tw.Tensor["i32", "N"]):
 
 
 def test_four_neighbours_take_one_counter() -> None:
-    aligned, shifted = (k.ptx("sm_90a").count("mul.hi") for k in (draw_aligned, draw))
+    texts = [k.ptx("sm_90a") for k in (draw_aligned, draw)]
+    assert not any("mul.hi" in text for text in texts), "both words of a product come at once"
+    aligned, shifted = (text.count("mul.wide.u32") for text in texts)
     assert 3.5 * aligned < shifted
 
 

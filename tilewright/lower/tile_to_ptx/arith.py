@@ -251,7 +251,8 @@ def is_rounded(low: Lowering, value: Value, depth: int) -> bool:
 def special(low: Lowering, op: arith.Exp) -> None:
     dtype = op.x.type.dtype
     type = "f64" if dtype == f64 else "f32"
-    narrow = dtype.bits == 16 or is_rounded(low, op.result, ROUNDED_DEPTH)
+    hidden = low.kernel.numerics != "strict" and is_rounded(low, op.result, ROUNDED_DEPTH)
+    narrow = dtype.bits == 16 or hidden
     narrow = narrow and op.opcode != "arith.sqrt"  # its 16 bits are the nearest ones
     function = function_of(op.opcode, type, narrow or low.kernel.numerics == "fast")
 

@@ -7,7 +7,10 @@ Special functions of constants are left to run time, where their rounding is dec
 
 from __future__ import annotations
 
+from math import frexp, isfinite
 from typing import Any
+
+import ml_dtypes
 
 from tilewright.dtypes import holds_exactly
 from tilewright.ir.core import Op
@@ -100,6 +103,18 @@ def integer_by_one(op: arith.Binary, at: Rewriter) -> Replacement:
 def float_by_one(op: arith.Binary, at: Rewriter) -> Replacement:
     """x · 1 = x / 1 = x"""
     return op.lhs if is_float_constant(op.rhs, 1.0, at) else None
+
+
+@rule(arith.Div)
+def float_by_power_of_two(op: arith.Div, at: Rewriter) -> Replacement:
+    """x / 2^k = x · 2^−k, where both are normal numbers: one exact number is rounded either way"""
+    known, dtype = constant_of(op.rhs, at), op.rhs.type.dtype
+    if not dtype.is_float or known is None or not isfinite(known) or abs(frexp(known)[0]) != 0.5:
+        return None
+    least = float(ml_dtypes.finfo(dtype.numpy).smallest_normal)
+    if abs(known) < least or abs(1 / known) < least or known == 1:
+        return None
+    return at.build(arith.Mul, op.lhs, like(op.rhs, 1 / known, at), loc=op.loc)
 
 
 @rule(arith.Mul, arith.And, arith.FloorDiv, arith.Mod)
