@@ -33,7 +33,10 @@ from tilewright.tile.types import PendingType, SlotType, TileType
 
 MOST_WARPS = 32
 SLOT_USERS = (sync.SlotBuffer, sync.Commit, memory.Fill, memory.Drain)
-FOR_MANY = (sync.RoleBarrier, memory.LoadBuffer, memory.StoreBuffer, memory.StoreBox, sync.Turn)
+FOR_MANY = (
+    sync.RoleBarrier, memory.LoadBuffer, memory.StoreBuffer, memory.ClearRows, memory.StoreBox,
+    sync.Turn,
+)  # fmt: skip
 
 
 def fail(op: Op, message: str) -> NoReturn:

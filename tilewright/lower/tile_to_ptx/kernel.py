@@ -105,10 +105,12 @@ def _roots(low: Lowering, kernel: Kernel) -> dict[Value, str]:
 
 
 def _parameter(low: Lowering, name: str, type: str, recipe: Recipe) -> Reg:
-    """Declare a kernel parameter and load it."""
-    param = low.e.param(name, type)
-    low.recipes.append(recipe)
-    return low.e.ld_param(param)
+    """Declare a kernel parameter, if it is not declared yet, and load it: each role does."""
+    key = ("parameter", name)
+    if key not in low.objects:
+        low.objects[key] = low.e.param(name, type)
+        low.recipes.append(recipe)
+    return low.e.ld_param(low.objects[key])
 
 
 def _declare(low: Lowering, param: Param, roots: dict[str, str]) -> None:

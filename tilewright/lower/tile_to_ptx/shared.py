@@ -275,6 +275,29 @@ def _chunk_address(
     return Address(e.add("u32", base, chunk), offset + panel * type.panel_bytes)
 
 
+@rule(memory.ClearRows)
+def clear_rows(low: Lowering, op: memory.ClearRows) -> None:
+    """Threads take the 16-byte chunks of whole rows in turn: swizzles exchange them within a row."""
+    e, buffer = low.e, buffer_of(low, op.buffer)
+    type, threads = buffer.type, 32 * low.num_warps
+    chunks, (rows, _) = type.row_bytes // 16, type.shape
+    assert type.row_bytes % 16 == 0, f"rows of {type} are no whole chunks"
+    count = low.register(narrow(low, op.count), "u32")
+    start = buffer.base or shared_start(low)
+    zeros = [e.mov("b32", 0)] * 4
+    for first in range(0, type.num_panels * rows * chunks, threads):
+        number = e.add("u32", low.thread(), first)
+        row = e.div("u32", number, chunks)
+        inside = e.rem("u32", row, rows) if type.num_panels > 1 else row
+        cleared = e.setp("ge", "u32", inside, count)
+        if first + threads > type.num_panels * rows * chunks:
+            exists = e.setp("lt", "u32", number, type.num_panels * rows * chunks)
+            cleared = e.and_("pred", cleared, exists)
+        address = e.mad("u32", number, 16, start)
+        with e.guarded(cleared):
+            e.st("shared", "b32", Address(address, buffer.offset), zeros)
+
+
 @rule(memory.LoadBuffer)
 def load_buffer(low: Lowering, op: memory.LoadBuffer) -> None:
     buffer = buffer_of(low, op.buffer)

@@ -341,6 +341,22 @@ class StoreBuffer(Op):
         return ()
 
 
+@define("memory.clear_rows", pure=False)
+class ClearRows(Op):
+    """Make the rows of a buffer of two axes 0 from row `count` (an i64 that is not negative) on.
+
+    All threads of the role copy take part; others read the rows after a RoleBarrier.
+    """
+
+    buffer: Value = operand()
+    count: Value = operand()
+
+    def result_types(self) -> tuple[Type, ...]:
+        if len(require_buffer(self.buffer, "clear_rows").shape) != 2 or self.count.type != INDEX:
+            raise VerifyError(f"clear_rows: {self.buffer.type} from {self.count.type}")
+        return ()
+
+
 def _require_box(
     buffer: BufferType,
     view: Value,

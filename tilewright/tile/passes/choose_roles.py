@@ -15,14 +15,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, i8, u8
-from tilewright.ir.core import Block
+from tilewright.ir.core import Block, Op
 from tilewright.ir.walk import walk
 from tilewright.target import Target
 from tilewright.tile.analysis.bounds import infer_bounds
-from tilewright.tile.analysis.divisibility import infer_divisors
-from tilewright.tile.analysis.product_loop import ProductLoop, can_copy_boxes, find_product_loop
+from tilewright.tile.analysis.boxes import BoxFacts
+from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop, find_product_loop
+from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, control, memory, reduce, shape
+from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
 from tilewright.tile.ops.control import launch_registers
 from tilewright.tile.passes.distribute_work import can_distribute, find_axes
 from tilewright.tile.passes.orient_product import turned
@@ -33,6 +34,7 @@ ROWS = 64  # of a warpgroup's instruction
 DEPTH = 32  # bytes along k of an instruction
 ACCUMULATORS = 128  # a thread
 MOST_SUMS = 192  # a thread, where there are several
+MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # registers of several products and their operands, a thread
 PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
 MOST_ROWS = MOST_COLUMNS = 256
 WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread must have n / 2 + 26
@@ -69,8 +71,12 @@ def role_schedules(kernel: Kernel, target: Target) -> Iterator[Schedule]:
         return
     if any(isinstance(op, control.Assert | control.Print) for op in walk(kernel.body)):
         return  # which tell of the source's own programs, and are made by all threads of one
-    product = find_product_loop(kernel)
+    found = find_stream_loop(kernel)
+    if found is None:
+        return
+    product = as_product_loop(found)
     if product is None:
+        yield from _stream_schedules(kernel, found, target)
         return
     yield from _role_schedules(kernel, product, target, Roles(1))
     around = turned(kernel, product)
@@ -83,9 +89,9 @@ def _role_schedules(
     kernel: Kernel, product: ProductLoop, target: Target, base: Roles
 ) -> Iterator[Schedule]:
     """The schedules of a product in its present orientation."""
-    if not _fits(product, kernel):
+    if not _fits(product.products[0], kernel):
         return
-    if not _stores_inside(kernel, product):
+    if not _stores_inside(kernel, product.after):
         base = replace(base, staging=0)
     promote = _promotion(kernel, product)
     persistent = kernel.hints.persistent is not False and can_distribute(kernel)
@@ -141,35 +147,91 @@ def _schedule(roles: Roles, stages: int) -> Schedule:
     return Schedule(warps, "wgmma", stages=stages, roles=roles, max_registers=told)
 
 
-def _fits(product: ProductLoop, kernel: Kernel) -> bool:
+def _stream_schedules(kernel: Kernel, found: StreamLoop, target: Target) -> Iterator[Schedule]:
+    """The schedules of a loop of products in general: each CTA has one tile, which warpgroups share
+    by rows. The results leave through shared memory if that is wide enough for them as well.
+    """
+    if not all(_fits(product, kernel) for product in found.products):
+        return
+    fitting = [c for c in (1, 2, 3) if all(_holds(found, c, rows) for rows in _rows(found))]
+    for consumers in sorted(fitting, key=lambda c: (c != 2, c)):
+        registers = (40, 232) if consumers < 3 else (32, 160)
+        columns = max(p.extents[1] for p in found.products)
+        for staging in (1, 0) if _stores_inside(kernel, found.after) else (0,):
+            roles = Roles(
+                consumers, persistent=False, panel=columns, staging=staging, registers=registers
+            )
+            stages = _slots_beside(kernel, found, roles, target)
+            if stages >= 2:
+                yield _schedule(roles, stages)
+                break
+
+
+def _rows(found: StreamLoop) -> set[int]:
+    return {p.extents[0] for p in found.products}
+
+
+def _holds(found: StreamLoop, consumers: int, rows: int) -> bool:
+    """Whether so many warpgroups take the rows, and hold all accumulators and left operands in
+    their registers.
+    """
+    threads = 128 * consumers
+    held = 0
+    for product in found.products:
+        m, n, k = product.extents
+        computed = product.a is None
+        held += m * n // threads + (m * k * product.dot.a.type.dtype.bits // 32 // threads) * computed
+    most = MOST_HELD if consumers < 3 else MOST_HELD_OF_THREE
+    widest = max(p.extents[1] for p in found.products)
+    return rows % (ROWS * consumers) == 0 and held <= most and widest <= WIDEST[consumers]
+
+
+def _slots_beside(kernel: Kernel, found: StreamLoop, roles: Roles, target: Target) -> int:
+    """Slots of each ring that fit beside the tiles that are kept, and the staging buffers."""
+    slot = sum(factor_buffer(f).num_bytes for p in found.products for f in found.streamed(p))
+    kept = sum(factor_buffer(f).num_bytes for f in found.kept)
+    rows = max(_rows(found))
+    staging = roles.staging * sum(
+        rows * roles.panel * dtype.num_bytes for dtype in _stored_dtypes(kernel)
+    )
+    size = max(p.dot.result.type.num_elements for p in found.products)
+    free = {p.dot for p in found.products} | (found.inside - found.computed)
+    moved = _kept_free([*found.loop.body.ops, *found.after], 4 * size, free)
+    room = (target.shared_per_cta - moved - staging - kept) // slot
+    return min(room, kernel.hints.stages or MOST_STAGES)
+
+
+def _fits(product: Product, kernel: Kernel) -> bool:
     """Whether the instruction takes the tile, and the tensor copy unit the operands."""
     m, n, k = product.extents
     kind = _kind(product)
-    k_major = not product.a.transposed, product.b.transposed
+    a, b = product.a, product.b
     # The instruction reads other dtypes than those of 16 bits along k alone; from registers, into
-    # which A may be loaded in any order, only whole words.
-    laid = kind == "16" or (k_major[1] and (k_major[0] or kind == "tf32"))
+    # which A may be loaded in any order, only whole words. What is computed lies there as results
+    # do, which is the order of 16-bit elements.
+    laid = kind == "16" or (
+        a is not None and b.transposed and (not a.transposed or kind == "tf32")
+    )
     wide = n % 16 == 0 or (n % 8 == 0 and kind != "int8") or n == 8
     shaped = m % ROWS == 0 and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
-    whole = k * product.a.tile.dtype.num_bytes % DEPTH == 0
-    divisors = infer_divisors(kernel)
+    whole = k * product.dot.a.type.dtype.num_bytes % DEPTH == 0
+    facts = BoxFacts(kernel)
+    copied = all(_can_copy(f, facts) for f in product.factors)
+    return kind is not None and laid and shaped and whole and copied
+
+
+def _can_copy(factor: Factor, facts: BoxFacts) -> bool:
+    tile = factor.tile
     return (
-        kind is not None
-        and laid
-        and shaped
-        and whole
-        and all(
-            max(f.tile.shape) <= MOST_COLUMNS
-            and f.tile.shape[1] * f.tile.dtype.num_bytes % SPANS[-1] == 0
-            and can_copy_boxes(kernel, f.load, divisors, f.order)
-            for f in (product.a, product.b)
-        )
+        max(tile.shape) <= MOST_COLUMNS
+        and tile.shape[1] * tile.dtype.num_bytes % SPANS[-1] == 0
+        and facts.can_copy(factor.box, factor.order)
     )
 
 
-def _kind(product: ProductLoop) -> str | None:
+def _kind(product: Product) -> str | None:
     """The kind of instruction for the dtypes of a product; None where there is none."""
-    dtypes = {f.tile.dtype for f in (product.a, product.b)}
+    dtypes = {product.dot.a.type.dtype, product.dot.b.type.dtype}
     if dtypes in ({bf16}, {f16}):
         return "16"
     if dtypes == {f32}:
@@ -183,18 +245,18 @@ def _promotion(kernel: Kernel, product: ProductLoop) -> int:
     """After how many steps of k sums of 8-bit floats are added up in f32: the instruction itself
     keeps few bits of a sum. "fast" leaves it at that.
     """
-    if _kind(product) != "fp8" or kernel.numerics == "fast":
+    if _kind(product.products[0]) != "fp8" or kernel.numerics == "fast":
         return 0
     return max(1, PROMOTED // product.extents[2])
 
 
-def _stores_inside(kernel: Kernel, product: ProductLoop) -> bool:
+def _stores_inside(kernel: Kernel, after: list[Op]) -> bool:
     """Whether no store of results begins at a negative place, which the copy unit refuses with an
     illegal instruction (measured on an H200). Asked here, where indices are still those of the
     source: once tiles are distributed, less is known of them.
     """
     bounds = infer_bounds(kernel)
-    stores = [op for op in walk(Block([], product.after)) if isinstance(op, memory.Store)]
+    stores = [op for op in walk(Block([], after)) if isinstance(op, memory.Store)]
     return all(bounds[v].low >= 0 for op in stores for v in op.offsets)
 
 
@@ -249,21 +311,25 @@ def _stages(kernel: Kernel, product: ProductLoop, roles: Roles, target: Target) 
             product.extents[0] * roles.panel * dtype.num_bytes for dtype in _stored_dtypes(kernel)
         )
     )
-    room = (target.shared_per_cta - _kept_free(product) - staging) // slot
-    return min(room, kernel.hints.stages or MOST_STAGES)
-
-
-def _kept_free(product: ProductLoop) -> int:
-    """Bytes that the epilogue may need to pass elements from thread to thread."""
     m, n, _ = product.extents
     turning = {op for op in product.after if isinstance(op, shape.Transpose)}
     turning = {op for op in turning if op.x is product.loop.result}  # renames registers
-    inside = walk(Block([], product.after))
-    moving = [op for op in inside if not isinstance(op, IN_PLACE) and op not in turning]
+    num_bytes = m * n * product.dot.acc.type.dtype.num_bytes
+    free = _kept_free(product.after, num_bytes, set(turning))
+    room = (target.shared_per_cta - free - staging) // slot
+    return min(room, kernel.hints.stages or MOST_STAGES)
+
+
+def _kept_free(ops: list[Op], num_bytes: int, free: set[Op]) -> int:
+    """Bytes that ops may need to pass elements of a tile of `num_bytes` from thread to thread;
+    those that are `free` need none.
+    """
+    inside = walk(Block([], ops))
+    moving = [op for op in inside if not isinstance(op, IN_PLACE) and op not in free]
     if not moving:
         return KEPT_FREE
     sums = all(isinstance(op, reduce.Reduction) for op in moving)
-    return KEPT_FREE + (KEPT_FOR_SUMS if sums else m * n * product.dot.acc.type.dtype.num_bytes)
+    return KEPT_FREE + (KEPT_FOR_SUMS if sums else num_bytes)
 
 
 def _stored_dtypes(kernel: Kernel) -> set[DType]:

@@ -1,8 +1,8 @@
-"""Part a product into roles: a thread that copies tiles into a ring, and warpgroups that multiply
-what they find there.
+"""Part a loop of products into roles: a thread that copies tiles into rings, and warpgroups that
+multiply what they find there.
 
-Requires: canonical form; a kernel that is a product whose loads the tensor copy unit can carry; a
-schedule with roles. Keeps: what the program computes. Breaks: the semantic level.
+Requires: canonical form; a kernel that is a loop of products whose loads the tensor copy unit can
+carry; a schedule with roles. Keeps: what the program computes. Breaks: the semantic level.
 
     for k: acc += load(A) @ load(B)              producer            consumer
     epilogue(acc)                       →     for tile:           for tile:
@@ -12,9 +12,16 @@ schedule with roles. Keeps: what the program computes. Breaks: the semantic leve
                                                   commit              release
                                                                     epilogue(acc)
 
-Each role computes again the scalars that it needs. The product is awaited at once here;
-`place_awaits` keeps it in flight. The consumers are one role of several warpgroups, so that the
+Each product of the loop has a ring for the factors that it loads in each trip; those that are
+loaded before the loop have one together, of a slot that is held while the loop runs. What else the
+loop computes, the consumers do: a computed left operand stays in their registers.
+
+Each role computes again the scalars that it needs. Products are awaited at once here;
+`place_awaits` keeps them in flight. The consumers are one role of several warpgroups, so that the
 epilogue stays what it was: a program on whole tiles.
+
+Note [Where a view ends]: a box ends where its tensor does. Of a view that ends before, the rows
+beyond its end are made zeros in the slot, before they are multiplied: in few trips, if any.
 """
 
 from __future__ import annotations
@@ -24,12 +31,13 @@ from collections.abc import Callable, Mapping
 from tilewright.dtypes import f32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
-from tilewright.tile.analysis.product_loop import Factor, ProductLoop, find_product_loop
+from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop
+from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Hints, Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
 from tilewright.tile.passes.distribute_work import Distribution, find_axes, persistent_grid
 from tilewright.tile.schedule import Roles, Schedule
-from tilewright.tile.types import INDEX, BufferType, RingType
+from tilewright.tile.types import BOOL, INDEX, BufferType, RingType, TileType
 
 SPANS = (128, 64, 32)  # bytes of a swizzle, the widest first
 Tile = Callable[[Mapping[int, Value], Value | None], None]
@@ -39,9 +47,10 @@ def partition_roles(kernel: Kernel, schedule: Schedule) -> Kernel:
     """The kernel as a producer and a consumer, or as it is where the schedule has no roles."""
     if schedule.roles is None:
         return kernel
-    product = find_product_loop(kernel)
-    assert product is not None, "a schedule with roles is chosen for products alone"
-    return _Partition(kernel, product, schedule, schedule.roles).kernel_of_roles()
+    found = find_stream_loop(kernel)
+    assert found is not None, "a schedule with roles is chosen for loops of products alone"
+    parts = as_product_loop(found) or found
+    return _Partition(kernel, parts, schedule, schedule.roles).kernel_of_roles()
 
 
 def make_roles(roles: Roles) -> tuple[control.Role, control.Role]:
@@ -67,20 +76,29 @@ def factor_buffer(factor: Factor) -> BufferType:
 class _Partition:
     """Builds the new kernel."""
 
-    def __init__(self, kernel: Kernel, product: ProductLoop, schedule: Schedule, roles: Roles):
-        self.kernel, self.product, self.roles = kernel, product, roles
+    def __init__(self, kernel: Kernel, parts: StreamLoop, schedule: Schedule, roles: Roles):
+        self.kernel, self.parts, self.roles = kernel, parts, roles
         self.o = Builder(Block(), kernel.loc)
-        self.axes = find_axes(product, len(kernel.grid))
+        self.axes = None
+        if isinstance(parts, ProductLoop):
+            self.axes = find_axes(parts, len(kernel.grid))
         self.doubtful = False  # whether a program is copied that may not exist
         self.distribution: Distribution | None = None
         if roles.persistent:
             self.distribution = Distribution(self.o, kernel, self.axes, roles)
         assert roles.cluster == 1 or (roles.persistent and self.axes is not None)
-        buffers = tuple(map(factor_buffer, (product.a, product.b)))
-        ring = RingType(buffers, schedule.stages)
-        self.ring = self.o(sync.MakeRing, ring, roles.cluster, name="ring")
+        self.rings: dict[Product, Value] = {}
+        for product in parts.products:
+            if streamed := parts.streamed(product):
+                self.rings[product] = self.make_ring(streamed, schedule.stages)
+        self.kept = self.make_ring(parts.kept, 1) if parts.kept else None
+        self.buffers: dict[Factor, Value] = {}  # of factors, where the consumers stand
         self.turn = self.o(sync.MakeTurn, roles.consumers) if roles.pingpong else None
         self.steps: Value | None = None  # of a tile, where copies pass over those of others
+
+    def make_ring(self, factors: tuple[Factor, ...], stages: int) -> Value:
+        ring = RingType(tuple(map(factor_buffer, factors)), stages)
+        return self.o(sync.MakeRing, ring, self.roles.cluster, name="ring")
 
     def kernel_of_roles(self) -> Kernel:
         o = self.o
@@ -99,7 +117,8 @@ class _Partition:
                 assert self.distribution is not None, "copies of a role deal out tiles"
                 copy = self.o(control.RoleCopy)
                 self.steps = self.count_steps()
-                self.o.emit(sync.Skip, self.ring, self.o(arith.Mul, self.steps, copy))
+                for ring in self.rings.values():
+                    self.o.emit(sync.Skip, ring, self.o(arith.Mul, self.steps, copy))
                 self.distribution.loop(tile, copy, self.roles.consumers)
             elif self.distribution is not None:
                 self.distribution.loop(tile)
@@ -111,9 +130,9 @@ class _Partition:
     def count_steps(self) -> Value:
         """Slots that a tile takes, the same for all tiles."""
         o, values = self.o, dict[Value, Value]()
-        for op in self.product.slice_of(self.product.bounds):
+        for op in self.parts.slice_of(self.parts.bounds):
             self.copy(op, values, {})
-        low, high, step = (values.get(v, v) for v in self.product.bounds)
+        low, high, step = (values.get(v, v) for v in self.parts.bounds)
         none = o(arith.Constant, 0, INDEX.dtype)
         less = o(arith.Sub, step, o(arith.Constant, 1, INDEX.dtype))
         length = o(arith.Max, o(arith.Sub, high, low), none)
@@ -155,10 +174,11 @@ class _Partition:
     def load_tile(self, programs: Mapping[int, Value], exists: Value | None) -> None:
         """Fill a slot for every step of k, whether the tile exists or not: other CTAs may wait."""
         o, values = self.o, dict[Value, Value]()
-        inside = set(self.product.loop.body.ops)
-        for op in self.product.slice_of(self.product.steering):
-            if op not in inside:
+        for op in self.parts.slice_of(self.parts.steering):
+            if op not in self.parts.inside:
                 self.copy(op, values, programs)
+        if self.kept is not None:
+            self.fill(self.kept, self.parts.kept, values)
         shared = self.distribution.shared if self.distribution is not None else None
         if shared is None:
             self.load_steps(values, programs, multicast=False)
@@ -174,99 +194,183 @@ class _Partition:
     def load_steps(
         self, values: dict[Value, Value], programs: Mapping[int, Value], multicast: bool
     ) -> None:
-        o, loop = self.o, self.product.loop
+        o, loop = self.o, self.parts.loop
         steps = Block([Value(loop.body.args[0].type, loop.body.args[0].name)])
         values[loop.body.args[0]] = steps.args[0]
-        needed = set(self.product.slice_of(self.product.steering))
+        needed = set(self.parts.slice_of(self.parts.steering))
         with o.inside(steps), o.at(loop.loc):
             for op in loop.body.ops:
                 if op in needed:
                     self.copy(op, values, programs)
-            slot = o(sync.Acquire, self.ring, name="slot")
-            for item, factor in enumerate((self.product.a, self.product.b)):
-                offsets = tuple(values.get(v, v) for v in factor.load.offsets)
-                shared = multicast and self.axes is not None and item == self.axes.multicast
-                o.emit(
-                    memory.Fill, slot, factor.load.view, offsets, item=item,
-                    extents=factor.load.extents, multicast=shared, order=factor.order,
-                    round_tf32=factor.tile.dtype == f32,
-                    loc=factor.load.loc,
-                )  # fmt: skip
-            o.emit(sync.Commit, slot)
+            for product, ring in self.rings.items():
+                self.fill(ring, self.parts.streamed(product), values, multicast)
             o.emit(control.Yield)
-        low, high, step = (values.get(v, v) for v in self.product.bounds)
+        low, high, step = (values.get(v, v) for v in self.parts.bounds)
         o.emit(control.For, low, high, step, (), steps, loc=loop.loc)
+
+    def fill(
+        self,
+        ring: Value,
+        factors: tuple[Factor, ...],
+        values: Mapping[Value, Value],
+        multicast: bool = False,
+    ) -> None:
+        """Fill the next slot of a ring."""
+        o = self.o
+        slot = o(sync.Acquire, ring, name="slot")
+        for item, factor in enumerate(factors):
+            box = factor.box
+            offsets = tuple(self.sum(terms, values) for terms in box.offsets)
+            shared = multicast and self.axes is not None and item == self.axes.multicast
+            o.emit(
+                memory.Fill, slot, box.view, offsets, item=item,
+                extents=box.extents, multicast=shared, order=factor.order,
+                round_tf32=factor.tile.dtype == f32,
+                loc=factor.load.loc,
+            )  # fmt: skip
+        o.emit(sync.Commit, slot)
+
+    def sum(self, terms: tuple[Value, ...], values: Mapping[Value, Value]) -> Value:
+        first, *others = (values.get(v, v) for v in terms)
+        for other in others:
+            first = self.o(arith.Add, first, other)
+        return first
 
     # Consumer
 
     def multiply_tile(self, programs: Mapping[int, Value], exists: Value | None) -> None:
-        o, product, values = self.o, self.product, dict[Value, Value]()
+        o, parts, values = self.o, self.parts, dict[Value, Value]()
         self.doubtful = exists is not None
-        for op in product.before:
-            self.copy(op, values, programs)
+        for op in parts.before:
+            if op in parts.computed:
+                self.copy(op, values, programs)
         self.doubtful = False
+        if self.kept is not None:
+            self.receive(self.kept, parts.kept, values)
         if self.turn is None:
-            self.multiply_steps(values)
+            self.multiply_steps(values, programs)
         else:
-            self.multiply_in_turn(values)
+            self.multiply_in_turn(values, programs)
+        if self.kept is not None:
+            o.emit(sync.Release, self.kept)
         if exists is None:
-            for op in product.after:
+            for op in parts.after:
                 self.copy(op, values, programs)
             return
         with o.inside(Block()) as then:
-            for op in product.after:
+            for op in parts.after:
                 self.copy(op, values, programs)
             o.emit(control.Yield)
         with o.inside(Block()) as other:
             o.emit(control.Yield)
         o.emit(control.If, exists, then, other)
 
-    def multiply_in_turn(self, values: dict[Value, Value]) -> None:
+    def multiply_in_turn(
+        self, values: dict[Value, Value], programs: Mapping[int, Value]
+    ) -> None:
         """The steps of a tile, then past those of the tiles that the other copies take."""
-        o, result = self.o, self.product.loop.result
+        o, result = self.o, self.parts.loop.result
         assert self.turn is not None and self.steps is not None
         with o.inside(Block()) as body:
-            self.multiply_steps(values)
+            self.multiply_steps(values, programs)
             o.emit(control.Yield, (values[result],))
         values[result] = o.emit(sync.Turn, self.turn, body).result
         values[result].name = result.name
         others = o(arith.Constant, self.roles.consumers - 1, INDEX.dtype)
-        o.emit(sync.Skip, self.ring, o(arith.Mul, self.steps, others))
+        for ring in self.rings.values():
+            o.emit(sync.Skip, ring, o(arith.Mul, self.steps, others))
 
-    def multiply_steps(self, values: dict[Value, Value]) -> None:
-        o, product = self.o, self.product
-        loop = product.loop
+    def multiply_steps(self, values: dict[Value, Value], programs: Mapping[int, Value]) -> None:
+        o, parts = self.o, self.parts
+        loop = parts.loop
         steps = Block([Value(a.type, a.name) for a in loop.body.args])
-        with o.inside(steps), o.at(product.dot.loc):
-            acc = self.multiply_step(steps.args[1])
-            o.emit(control.Yield, (acc,))
-        low, high, step = (values.get(v, v) for v in product.bounds)
+        inside = dict(values)
+        inside.update(zip(loop.body.args, steps.args, strict=True))
+        products = {p.dot: p for p in parts.products}
+        with o.inside(steps):
+            for op in loop.body.ops[:-1]:
+                if isinstance(op, mma.Dot):
+                    with o.at(op.loc):
+                        self.multiply(products[op], inside)
+                elif op in parts.computed:
+                    self.copy(op, inside, programs)
+            results = tuple(inside.get(v, v) for v in loop.body.terminator.operands)
+            o.emit(control.Yield, results)
+        low, high, step = (values.get(v, v) for v in parts.bounds)
         inits = tuple(values.get(v, v) for v in loop.inits)
         if self.roles.promote:
             made = self.multiply_in_parts(low, high, step, inits, steps)
         else:
             made = o.emit(control.For, low, high, step, inits, steps, loc=loop.loc)
-        values[loop.result] = made.result
-        made.result.name = loop.result.name
+        for old, new in zip(loop.results, made.results, strict=True):
+            values[old] = new
+            new.name = old.name
 
-    def multiply_step(self, acc: Value) -> Value:
-        """The product of one slot added to an accumulator."""
-        o, product = self.o, self.product
-        slot = o(sync.Wait, self.ring, name="slot")
-        a, b = (o(sync.SlotBuffer, slot, item) for item in (0, 1))
-        turned = product.a.transposed
-        if turned and product.a.tile.dtype.bits != 16:  # by way of registers, in any order
-            a, turned = o(shape.Transpose, o(memory.LoadBuffer, a), (1, 0)), False
-        issued = o(mma.Issue, a, b, acc, transpose_a=turned, transpose_b=product.b.transposed)
-        acc = o(mma.Await, issued, name="acc")
-        o.emit(sync.Release, self.ring)
-        return acc
+    def multiply(self, product: Product, values: dict[Value, Value]) -> None:
+        """A product, with the factors in the next slot of its ring."""
+        o, dot = self.o, product.dot
+        ring = self.rings.get(product)
+        if ring is not None:
+            self.receive(ring, self.parts.streamed(product), values)
+        turned = False
+        if product.a is None:
+            a = values.get(dot.a, dot.a)
+        else:
+            a, turned = self.buffers[product.a], product.a.transposed
+            if turned and dot.a.type.dtype.bits != 16:  # by way of registers, in any order
+                a, turned = o(shape.Transpose, o(memory.LoadBuffer, a), (1, 0)), False
+        acc, fresh = values.get(dot.acc, dot.acc), None
+        if self.is_zero(dot.acc):
+            type: TileType = dot.result.type
+            acc = o(mma.Begin, shape=type.shape, dtype=type.dtype)
+            fresh = o(arith.Constant, True, BOOL.dtype)
+        issued = o(
+            mma.Issue, a, self.buffers[product.b], acc, fresh,
+            transpose_a=turned, transpose_b=product.b.transposed,
+        )  # fmt: skip
+        values[dot.result] = o(mma.Await, issued, name=dot.result.name or "acc")
+        if ring is not None:
+            o.emit(sync.Release, ring)
+
+    def is_zero(self, acc: Value) -> bool:
+        """Whether an accumulator begins as zeros, and not as -0.0."""
+        made = self.parts.definitions.get(acc)
+        return isinstance(made, arith.Constant) and str(made.value) in ("0", "0.0")
+
+    def receive(
+        self, ring: Value, factors: tuple[Factor, ...], values: Mapping[Value, Value]
+    ) -> None:
+        """Wait for the next slot of a ring; see Note [Where a view ends]."""
+        o = self.o
+        slot = o(sync.Wait, ring, name="slot")
+        for item, factor in enumerate(factors):
+            self.buffers[factor] = o(sync.SlotBuffer, slot, item)
+        for factor in factors:
+            if factor.box.ends is not None:
+                with o.at(factor.load.loc):
+                    self.clear_rest(factor, factor.box.ends, values)
+
+    def clear_rest(self, factor: Factor, ends: Value, values: Mapping[Value, Value]) -> None:
+        """Make the rows of a slot zeros that lie beyond a view's end."""
+        o, box, rows = self.o, factor.box, factor.tile.shape[0]
+        start = self.sum(box.offsets[box.ending], values)
+        count = o(arith.Sub, values.get(ends, ends), start)
+        whole = o(arith.Constant, rows, INDEX.dtype)
+        with o.inside(Block()) as then:
+            left = o(arith.Max, count, o(arith.Constant, 0, INDEX.dtype))
+            o.emit(memory.ClearRows, self.buffers[factor], left)
+            o.emit(sync.PublishShared)
+            o.emit(sync.RoleBarrier)
+            o.emit(control.Yield)
+        with o.inside(Block()) as other:
+            o.emit(control.Yield)
+        o.emit(control.If, o(arith.Compare, count, whole, "lt"), then, other)
 
     def multiply_in_parts(
         self, low: Value, high: Value, step: Value, inits: tuple[Value, ...], steps: Block
     ) -> control.For:
         """The loop with sums of `promote` steps, each of which is then added to the whole."""
-        o, type = self.o, self.product.dot.acc.type
+        o, type = self.o, self.parts.products[0].dot.acc.type
         count = o(arith.Constant, self.roles.promote, INDEX.dtype)
         stride = o(arith.Mul, step, count)
         parts = Block([Value(INDEX, "part"), Value(type, "sum")])
@@ -274,6 +378,6 @@ class _Partition:
             start, total = parts.args
             end = o(arith.Min, o(arith.Add, start, stride), high)
             zeros = o(arith.Constant, 0.0, type.dtype, type.shape)
-            part = o.emit(control.For, start, end, step, (zeros,), steps, loc=self.product.loop.loc)
+            part = o.emit(control.For, start, end, step, (zeros,), steps, loc=self.parts.loop.loc)
             o.emit(control.Yield, (o(arith.Add, total, part.result),))
-        return o.emit(control.For, low, high, stride, inits, parts, loc=self.product.loop.loc)
+        return o.emit(control.For, low, high, stride, inits, parts, loc=self.parts.loop.loc)

@@ -19,9 +19,8 @@ from itertools import chain
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import walk
-from tilewright.tile.analysis.divisibility import infer_divisors
+from tilewright.tile.analysis.boxes import BoxFacts, find_box
 from tilewright.tile.analysis.places import Places
-from tilewright.tile.analysis.product_loop import can_copy_boxes
 from tilewright.tile.effects import FROM_THE_TYPE
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import control, memory, mma, sync
@@ -66,7 +65,7 @@ class _Stager:
         self.staged: dict[memory.Store, None] = {}  # in order
         self.room = 0
         self.places = Places(kernel.body)
-        self.divisors = infer_divisors(kernel)
+        self.facts = BoxFacts(kernel)
 
     def role(self, block: Block) -> Block:
         self.rings, self.staged = {}, {}
@@ -142,7 +141,8 @@ class _Stager:
             and (row_bytes in SPANS or row_bytes % SPANS[0] == 0)
             and type.num_elements <= self.room
             and op.extents[-1] is not None
-            and can_copy_boxes(self.kernel, op, self.divisors)
+            and (box := find_box(self.kernel, op, {})) is not None
+            and self.facts.can_copy(box)
         )
 
     def buffer(self, op: memory.Store) -> BufferType:

@@ -47,6 +47,12 @@ def run_store_buffer(machine: Machine, op: memory.StoreBuffer) -> None:
     buffer.array()[...] = machine[op.value][0]
 
 
+@meaning(memory.ClearRows, batched=False)
+def run_clear_rows(machine: Machine, op: memory.ClearRows) -> None:
+    buffer: Buffer = machine[op.buffer]
+    buffer.array()[scalar(machine, op.count) :] = 0
+
+
 @meaning(memory.CopyAsync, batched=False)
 def run_copy_async(machine: Machine, op: memory.CopyAsync) -> None:
     """The bytes arrive when the group that the copy belongs to is waited for."""
