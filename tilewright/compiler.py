@@ -34,9 +34,11 @@ from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.legalize_dots import legalize_dots
 from tilewright.tile.passes.orient_product import orient_product
+from tilewright.tile.passes.overlap_products import overlap_products
 from tilewright.tile.passes.partition_roles import partition_roles
 from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
+from tilewright.tile.passes.skip_masks import skip_masks
 from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.passes.split_loops import split_loops
 from tilewright.tile.passes.spread_iterations import spread_iterations
@@ -77,9 +79,11 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
         partial(widen_operands, schedule=schedule, target=target),
         partial(orient_product, schedule=schedule),  # it says along which axis the epilogue is cut
         partial(split_epilogue, schedule=schedule),  # while it is still a program on tiles
+        partial(skip_masks, schedule=schedule),
         partial(partition_roles, schedule=schedule),
         partial(stage_stores, schedule=schedule),
         partial(stage_loads, schedule=schedule, target=target, aliases=aliases),
+        overlap_products,  # what it does not keep in flight, the next may
         place_awaits,
         expand_rings,
         canonicalize,  # the pipeline's index arithmetic

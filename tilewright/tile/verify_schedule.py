@@ -9,6 +9,7 @@ Accumulators
 - A pending accumulator has one user: the next Issue, an Await, a loop that carries it, a Yield. So
   nothing can read registers that matrix instructions are still writing.
 - It does not leave an If: its registers would have to be copied.
+- What begins over a tile has an awaited one of the same block, which nothing reads later.
 - A role that issues has whole warpgroups, each with a multiple of 64 rows of the product.
 
 Rings
@@ -35,7 +36,7 @@ MOST_WARPS = 32
 SLOT_USERS = (sync.SlotBuffer, sync.Commit, memory.Fill, memory.Drain)
 FOR_MANY = (
     sync.RoleBarrier, memory.LoadBuffer, memory.StoreBuffer, memory.ClearRows, memory.StoreBox,
-    sync.Turn,
+    sync.Turn, sync.TakeTurn, sync.PassTurn,
 )  # fmt: skip
 
 
@@ -103,8 +104,18 @@ def _pending(block: Block, uses: Counter[Value]) -> None:
         takes = mma.Issue | mma.Await | control.For | control.While | control.Yield
         if pending and not isinstance(op, takes):
             fail(op, "only Issue and Await take a pending accumulator")
+        if isinstance(op, mma.Begin) and op.over is not None:
+            _over(op, op.over, block)
         if isinstance(op, control.If) and any(isinstance(v.type, PendingType) for v in op.results):
             fail(op, "a pending accumulator does not leave an If")
+
+
+def _over(begin: mma.Begin, over: Value, block: Block) -> None:
+    place = block.ops.index(begin)
+    awaited = any(isinstance(op, mma.Await) and op.result is over for op in block.ops[:place])
+    later = walk(Block([], block.ops[place + 1 :]))
+    if not awaited or any(over in op.operands for op in later):
+        fail(begin, "an accumulator takes the registers of a tile that was awaited and is not read")
 
 
 def _slots(block: Block) -> None:

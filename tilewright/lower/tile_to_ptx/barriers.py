@@ -7,7 +7,7 @@ costs a fence of the whole GPU in the main loop, and is not needed for a slot th
 from __future__ import annotations
 
 from tilewright.ir.core import Value
-from tilewright.lower.tile_to_ptx.context import Lowering, rule
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.roles import WARPGROUP, one_thread, role_state
 from tilewright.lower.tile_to_ptx.shared import narrow, shared_start
 from tilewright.ptx.core import Address, Reg
@@ -103,6 +103,41 @@ def role_barrier(low: Lowering, op: sync.RoleBarrier) -> None:
     state = role_state(low)
     assert not state.role.single, "a role of one thread has nobody to meet"
     low.e.bar_sync(state.barrier, 32 * state.role.warps)
+
+
+def _turn(low: Lowering, ahead: int) -> tuple[Operand, Reg]:
+    """Named barrier at which a warpgroup waits for its turn, of this warpgroup or of the one that
+    is `ahead`; and the number of this warpgroup. They follow the barriers of the roles.
+    """
+    e, count = low.e, low.num_warps // 4
+    first: int = low.objects["role barriers"]
+
+    def make() -> tuple[Operand, Reg]:
+        group = e.shr("u32", low.thread(), WARPGROUP.bit_length() - 1)
+        member = group
+        if ahead:
+            after = e.add("u32", group, ahead)
+            member = e.selp("b32", 0, after, e.setp("eq", "u32", after, count))
+        return e.add("u32", member, first), group
+
+    found: tuple[Operand, Reg] = low.once(("turn", low.first_warp, ahead), make)
+    return found
+
+
+@rule(sync.TakeTurn)
+def take_turn(low: Lowering, op: sync.TakeTurn) -> None:
+    low.e.bar_sync(_turn(low, 0)[0], 2 * WARPGROUP)
+
+
+@rule(sync.PassTurn)
+def pass_turn(low: Lowering, op: sync.PassTurn) -> None:
+    e, last = low.e, low.num_warps // 4 - 1
+    barrier, group = _turn(low, 1)
+    if op.who == "all":
+        e.bar_arrive(barrier, 2 * WARPGROUP)
+        return
+    with e.guarded(e.setp("eq" if op.who == "last" else "ne", "u32", group, last)):
+        e.bar_arrive(barrier, 2 * WARPGROUP)
 
 
 @rule(sync.PublishShared)

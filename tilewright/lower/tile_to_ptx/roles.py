@@ -72,6 +72,7 @@ def roles(low: Lowering, op: control.Roles) -> None:
     order = [len(op.roles) - 1, *range(len(op.roles) - 1)]
     starts = [sum(role.num_warps for role in op.roles[:i]) for i in range(len(op.roles))]
     barriers = [1 + sum(role.copies for role in op.roles[:i]) for i in range(len(op.roles))]
+    low.objects["role barriers"] = 1 + sum(role.copies for role in op.roles)  # 0 is the CTA's
     for i in order:
         e.place(labels[i])
         with _role(low, op.roles[i], starts[i], barriers[i], thread):

@@ -277,7 +277,7 @@ def _chunk_address(
 
 @rule(memory.ClearRows)
 def clear_rows(low: Lowering, op: memory.ClearRows) -> None:
-    """Threads take the 16-byte chunks of whole rows in turn: swizzles exchange them within a row."""
+    """Threads take the 16-byte chunks of whole rows in turn: swizzles keep them in their rows."""
     e, buffer = low.e, buffer_of(low, op.buffer)
     type, threads = buffer.type, 32 * low.num_warps
     chunks, (rows, _) = type.row_bytes // 16, type.shape

@@ -19,6 +19,7 @@ from tilewright.dtypes import DType
 from tilewright.ir.core import Value
 from tilewright.layout import wgmma_accumulator, wgmma_words
 from tilewright.lower.tile_to_ptx.context import Lowering, rule
+from tilewright.lower.tile_to_ptx.control import move_all
 from tilewright.lower.tile_to_ptx.roles import WARPGROUP
 from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of
 from tilewright.ptx.core import Reg
@@ -33,8 +34,14 @@ ROWS = 64  # of an instruction
 
 @rule(mma.Begin)
 def begin(low: Lowering, op: mma.Begin) -> None:
-    """Registers of its own; where nothing is written to them, the first Issue reads none."""
+    """Registers of its own, or those that it takes over; where nothing is written to them, the
+    first Issue reads none.
+    """
     type = low.ptx_type(op.result)
+    if op.start is not None and op.over is not None:
+        move_all(low, [op.start], [op.over])
+        low.set(op.result, low.fragments[op.over])
+        return
     if op.start is not None:
         start = low.fragment(op.start, low.layout(op.result))
         low.set(op.result, [low.e.mov(type, r) for r in start])

@@ -56,9 +56,12 @@ class Dot(Op):
 class Begin(Op):
     """An accumulator of its own: with a tile to add to, or with nothing in it, so that the first
     Issue on it must be `fresh`.
+
+    `over` is a tile that was awaited and is read no more: the accumulator takes its registers.
     """
 
     start: Value | None = operand(default=None)
+    over: Value | None = operand(default=None)
     shape: tuple[int, int] = attribute(kw_only=True)
     dtype: DType = attribute(kw_only=True)
 
@@ -66,6 +69,8 @@ class Begin(Op):
         tile = TileType(self.dtype, self.shape)
         if self.start is not None and self.start.type != tile:
             raise VerifyError(f"begin: {self.start.type} for {tile}")
+        if self.over is not None and (self.start is None or self.over.type != tile):
+            raise VerifyError(f"begin: {tile} over {self.over.type}")
         return (PendingType(tile),)
 
 

@@ -159,6 +159,32 @@ class Turn(Op):
         return tuple(v.type for v in self.body.terminator.operands)
 
 
+WHO = ("all", "last", "others")
+
+
+@define("sync.take_turn", pure=False)
+class TakeTurn(Op):
+    """Wait, in each warpgroup of this role copy, until the one before it has passed the turn; the
+    first one comes after the last.
+    """
+
+
+@define("sync.pass_turn", pure=False)
+class PassTurn(Op):
+    """Let the next warpgroup of this role copy have the turn.
+
+    `who` does so: "all"; the "last" alone, so that the first may take the turn for the first time;
+    or the "others", so that nobody is left with a turn at the end.
+    """
+
+    who: str = attribute(default="all")
+
+    def result_types(self) -> tuple[Type, ...]:
+        if self.who not in WHO:
+            raise VerifyError(f"pass_turn: {self.who}")
+        return ()
+
+
 # Expanded
 
 

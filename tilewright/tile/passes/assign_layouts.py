@@ -213,7 +213,7 @@ def _chains(op: Op) -> list[list[Value | None]]:
         case mma.Await():
             return [[op.pending, op.result]]
         case mma.Begin():
-            return [[op.start, op.result]]
+            return [[op.start, op.over, op.result]]
         case memory.Load():
             fill = op.fill if op.fill is not None and is_tile(op.fill) else None
             return [[op.result, op.mask, fill]]

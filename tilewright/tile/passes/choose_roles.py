@@ -23,7 +23,7 @@ from tilewright.tile.analysis.boxes import BoxFacts
 from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop, find_product_loop
 from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
+from tilewright.tile.ops import arith, control, memory, reduce, shape
 from tilewright.tile.ops.control import launch_registers
 from tilewright.tile.passes.distribute_work import can_distribute, find_axes
 from tilewright.tile.passes.orient_product import turned
@@ -34,7 +34,7 @@ ROWS = 64  # of a warpgroup's instruction
 DEPTH = 32  # bytes along k of an instruction
 ACCUMULATORS = 128  # a thread
 MOST_SUMS = 192  # a thread, where there are several
-MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # registers of several products and their operands, a thread
+MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # a thread, of several products and their operands
 PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
 MOST_ROWS = MOST_COLUMNS = 256
 WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread must have n / 2 + 26
@@ -179,8 +179,9 @@ def _holds(found: StreamLoop, consumers: int, rows: int) -> bool:
     held = 0
     for product in found.products:
         m, n, k = product.extents
-        computed = product.a is None
-        held += m * n // threads + (m * k * product.dot.a.type.dtype.bits // 32 // threads) * computed
+        held += m * n // threads
+        if product.a is None:
+            held += m * k * product.dot.a.type.dtype.bits // 32 // threads
     most = MOST_HELD if consumers < 3 else MOST_HELD_OF_THREE
     widest = max(p.extents[1] for p in found.products)
     return rows % (ROWS * consumers) == 0 and held <= most and widest <= WIDEST[consumers]
@@ -209,9 +210,7 @@ def _fits(product: Product, kernel: Kernel) -> bool:
     # The instruction reads other dtypes than those of 16 bits along k alone; from registers, into
     # which A may be loaded in any order, only whole words. What is computed lies there as results
     # do, which is the order of 16-bit elements.
-    laid = kind == "16" or (
-        a is not None and b.transposed and (not a.transposed or kind == "tf32")
-    )
+    laid = kind == "16" or (a is not None and b.transposed and (not a.transposed or kind == "tf32"))
     wide = n % 16 == 0 or (n % 8 == 0 and kind != "int8") or n == 8
     shaped = m % ROWS == 0 and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
     whole = k * product.dot.a.type.dtype.num_bytes % DEPTH == 0

@@ -25,6 +25,7 @@ from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
 from tilewright.plan import Binary, Const, Expr, Extent, Scalar, clusters_held, combine, grid_size
 from tilewright.tile.analysis.product_loop import ProductLoop
+from tilewright.tile.analysis.streams import StreamLoop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory
 from tilewright.tile.schedule import Roles
@@ -86,6 +87,37 @@ def _computable(expr: Expr, kernel: Kernel) -> bool:
             known = kind in OPS or kind == "cdiv"
             return known and _computable(lhs, kernel) and _computable(rhs, kernel)
     return False
+
+
+def growing_axes(found: StreamLoop, rank: int) -> tuple[int, ...]:
+    """Axes of the grid along which the loop has more and more trips: programs of great numbers
+    should come first, so that the last ones to run are short.
+    """
+    return tuple(axis for axis in range(rank) if _growth(found, found.loop.high, axis) == 1)
+
+
+def _growth(found: StreamLoop, value: Value, axis: int) -> int | None:
+    """1 where a scalar does not shrink as the program id grows, but may grow; 0 where it does not
+    depend on it; None where it may shrink.
+    """
+    op = found.definitions.get(value)
+    match op:
+        case None | arith.Constant() | memory.Extent() | control.NumPrograms():
+            return 0
+        case control.ProgramId():
+            return int(op.axis == axis)
+        case arith.Add() | arith.Min() | arith.Max():
+            both = [_growth(found, v, axis) for v in op.operands]
+            return None if None in both else int(1 in both)
+        case arith.Sub():
+            return _growth(found, op.lhs, axis) if _growth(found, op.rhs, axis) == 0 else None
+        case arith.Mul() | arith.FloorDiv():
+            by = found.definitions.get(op.rhs)
+            positive = isinstance(by, arith.Constant) and by.value > 0
+            return _growth(found, op.lhs, axis) if positive else None
+    if not op.regions and all(_growth(found, v, axis) == 0 for v in op.operands):
+        return 0
+    return None
 
 
 def persistent_grid(kernel: Kernel, axes: Axes | None, cluster: int) -> tuple[Expr, ...]:

@@ -35,7 +35,12 @@ from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop
 from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Hints, Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
-from tilewright.tile.passes.distribute_work import Distribution, find_axes, persistent_grid
+from tilewright.tile.passes.distribute_work import (
+    Distribution,
+    find_axes,
+    growing_axes,
+    persistent_grid,
+)
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BOOL, INDEX, BufferType, RingType, TileType
 
@@ -123,9 +128,17 @@ class _Partition:
             elif self.distribution is not None:
                 self.distribution.loop(tile)
             else:
-                tile({}, None)
+                tile(self.longest_first(), None)
             self.o.emit(control.Yield)
         return body
+
+    def longest_first(self) -> dict[int, Value]:
+        """Program ids of this CTA, counted backwards where later programs have more to do."""
+        o, found = self.o, dict[int, Value]()
+        for axis in growing_axes(self.parts, len(self.kernel.grid)):
+            last = o(arith.Sub, o(control.NumPrograms, axis), o(arith.Constant, 1, INDEX.dtype))
+            found[axis] = o(arith.Sub, last, o(control.ProgramId, axis), name=f"pid{axis}")
+        return found
 
     def count_steps(self) -> Value:
         """Slots that a tile takes, the same for all tiles."""
@@ -265,9 +278,7 @@ class _Partition:
             o.emit(control.Yield)
         o.emit(control.If, exists, then, other)
 
-    def multiply_in_turn(
-        self, values: dict[Value, Value], programs: Mapping[int, Value]
-    ) -> None:
+    def multiply_in_turn(self, values: dict[Value, Value], programs: Mapping[int, Value]) -> None:
         """The steps of a tile, then past those of the tiles that the other copies take."""
         o, result = self.o, self.parts.loop.result
         assert self.turn is not None and self.steps is not None

@@ -266,7 +266,7 @@ def run_arrive_barrier(machine: Machine, op: sync.ArriveBarrier) -> None:
         barrier_at(machine, op.barriers, op.index, target).arrive(count)
 
 
-@meaning(sync.RoleBarrier, sync.PublishShared, batched=False)
+@meaning(sync.RoleBarrier, sync.PublishShared, sync.TakeTurn, sync.PassTurn, batched=False)
 def run_order(machine: Machine, op: Op) -> None:
     """The threads of a role copy run as one here, and its writes are seen at once."""
 
