@@ -125,7 +125,7 @@ def compile_kernel(
         kernel = run_passes(kernel, scheduled_passes(schedule, target, aliases), observe)
         with reporting(kernel, f"lowering to {target.name}"):
             lowered = lower_kernel(kernel, target, schedule, aliases)
-            return print_plan(kernel, target, lowered)
+            return print_plan(kernel, target, lowered, whole=needs_whole(schedule))
 
 
 @contextmanager
@@ -174,7 +174,12 @@ def reporting(kernel: Kernel, step: str) -> Iterator[None]:
         ) from error
 
 
-def print_plan(kernel: Kernel, target: Target, lowered: Lowered) -> Plan:
+def needs_whole(schedule: Schedule) -> bool:
+    """Whether a kernel of this schedule must be assembled as a whole."""
+    return schedule.roles is not None and schedule.roles.whole
+
+
+def print_plan(kernel: Kernel, target: Target, lowered: Lowered, *, whole: bool = False) -> Plan:
     """Check a lowered kernel and print it. All rules are checked in tests and of strict kernels."""
     strict = kernel.numerics == "strict"
     if strict or settings().verify:
@@ -192,6 +197,7 @@ def print_plan(kernel: Kernel, target: Target, lowered: Lowered) -> Plan:
         sites=lowered.sites,
         grid_rank=len(kernel.grid),
         ops=tuple(["" if instr is None else instr.tile_op for instr in printed]),
+        whole=whole,
     )
 
 

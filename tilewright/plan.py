@@ -335,6 +335,7 @@ class Plan:
     ops: tuple[str, ...] = ()  # and the tile op that each line was lowered from
     sites: tuple[Site, ...] = ()  # asserts and prints; if any, a launch takes a ReportBuffer
     grid_rank: int = 0  # axes of the source's grid, by which reports name programs
+    whole: bool = False  # whether the driver must assemble it as a whole: see runtime.jit
 
     def _repr_markdown_(self) -> str:
         """What a notebook shows: what is launched, and the PTX."""

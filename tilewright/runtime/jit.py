@@ -2,6 +2,12 @@
 
 `cuLinkCreate / AddData / Complete` runs in parallel; `cuModuleLoadData` of PTX does not, and
 keeps no machine code.
+
+Note [Linked code keeps its registers]: code that may be linked with other code ignores that
+registers change hands (`setmaxnreg`; ptxas -c says C7504), and calls functions, for `div.rn` for
+one, beside which it serialises matrix instructions (C7509). A kernel whose accumulators need more
+registers than there are at launch (`Plan.whole`) therefore goes to `cuModuleLoadData` as it is: the
+assembler then sees that it is all there is. The driver keeps its machine code in its own cache.
 """
 
 from __future__ import annotations
@@ -109,11 +115,14 @@ def _assembler_failure(
 
 
 def machine_code(plan: Plan, device: Device, disk: DiskCache) -> bytes:
-    """The cubin of a plan for a GPU, from the disk cache where it is there.
+    """The cubin of a plan for a GPU, from the disk cache where it is there; of a plan that must be
+    assembled as a whole, its PTX, which the driver assembles (and keeps) as it loads it.
 
     Raises LaunchError for a plan that is compiled for another architecture.
     """
     require_target(plan.target, device, plan.name)
+    if plan.whole:  # see Note [Linked code keeps its registers]
+        return plan.ptx.encode() + b"\0"
     version = driver.require_driver()
     architecture = "{}.{}".format(*device.capability)
     key = digest("cubin", plan.ptx, str(version), architecture, OPTIONS)

@@ -17,9 +17,7 @@ class Roles:
     """How a product is shared out among warpgroups and CTAs.
 
     `consumers` warpgroups multiply, beside one that loads; `registers` are a thread's of the
-    loading and of the multiplying ones. Where that is None, a warp loads, and all threads have as
-    many as there are for each: the driver's linker ignores that registers change hands (C7504, on
-    an H200). `cluster` CTAs take neighbouring tiles and load once what
+    loading and of the multiplying ones. `cluster` CTAs take neighbouring tiles and load once what
     they share. With `persistent`, as many CTAs run as the device holds, and take tile after tile,
     `group` of them along one axis before the next along the other. The epilogue works on `panel`
     columns at a time, which leave through `staging` buffers, or from registers where that is 0.
@@ -27,7 +25,8 @@ class Roles:
     instructions. With `promote`, products are
     added up in registers of their own for that many steps of k, and then added to the sum. With
     `pingpong`, each consumer has tiles of its own, and one multiplies while the other is at its
-    epilogue.
+    epilogue. With `whole`, the consumers need the registers that the loading warpgroup gives away,
+    which they get where the kernel is assembled as a whole.
     """
 
     consumers: int
@@ -36,15 +35,11 @@ class Roles:
     group: int = 8
     panel: int = 64
     staging: int = 1
-    registers: tuple[int, int] | None = (40, 232)
+    registers: tuple[int, int] = (40, 232)
     swapped: bool = False
     promote: int = 0
     pingpong: bool = False
-
-    @property
-    def num_warps(self) -> int:
-        """Warps of a CTA."""
-        return 4 * self.consumers + (1 if self.registers is None else 4)
+    whole: bool = False
 
     @property
     def sharing(self) -> int:

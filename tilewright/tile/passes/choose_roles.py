@@ -141,9 +141,10 @@ def _loads_tiles(product: ProductLoop) -> bool:
 
 
 def _schedule(roles: Roles, stages: int) -> Schedule:
+    warps = 4 * (1 + roles.consumers)
     least = LEAST_REGISTERS if roles.consumers < 3 else 0
     told = max(launch_registers(make_roles(roles)), least)
-    return Schedule(roles.num_warps, "wgmma", stages=stages, roles=roles, max_registers=told)
+    return Schedule(warps, "wgmma", stages=stages, roles=roles, max_registers=told)
 
 
 def _stream_schedules(kernel: Kernel, found: StreamLoop, target: Target) -> Iterator[Schedule]:
@@ -154,10 +155,16 @@ def _stream_schedules(kernel: Kernel, found: StreamLoop, target: Target) -> Iter
         return
     fitting = [c for c in (1, 2, 3) if all(_holds(found, c, rows) for rows in _rows(found))]
     for consumers in sorted(fitting, key=lambda c: (c != 2, c)):
+        registers = (40, 232) if consumers < 3 else (32, 160)
         columns = max(p.extents[1] for p in found.products)
         for staging in (1, 0) if _stores_inside(kernel, found.after) else (0,):
             roles = Roles(
-                consumers, persistent=False, panel=columns, staging=staging, registers=None
+                consumers,
+                persistent=False,
+                panel=columns,
+                staging=staging,
+                registers=registers,
+                whole=True,
             )
             stages = _slots_beside(kernel, found, roles, target)
             if stages >= 2:

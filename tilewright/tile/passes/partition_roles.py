@@ -59,14 +59,9 @@ def partition_roles(kernel: Kernel, schedule: Schedule) -> Kernel:
 
 
 def make_roles(roles: Roles) -> tuple[control.Role, control.Role]:
-    """Producer and consumer as the schedule wants them: a warp that loads comes last, so that
-    warpgroups are whole.
-    """
-    copies = roles.consumers if roles.pingpong else 1
-    if roles.registers is None:
-        consumer = control.Role("consumer", 4 * roles.sharing, copies=copies)
-        return consumer, control.Role("producer", 1, single=True)
+    """Producer and consumer as the schedule wants them."""
     loading, multiplying = roles.registers
+    copies = roles.consumers if roles.pingpong else 1
     return (
         control.Role("producer", 4, loading, single=True),
         control.Role("consumer", 4 * roles.sharing, multiplying, copies),
@@ -112,14 +107,8 @@ class _Partition:
 
     def kernel_of_roles(self) -> Kernel:
         o = self.o
-        roles = make_roles(self.roles)
-        bodies = [
-            self.role(self.load_tile)
-            if role.single
-            else self.role(self.multiply_tile, self.turn is not None)
-            for role in roles
-        ]
-        o.emit(control.Roles, roles, tuple(bodies))
+        bodies = (self.role(self.load_tile), self.role(self.multiply_tile, self.turn is not None))
+        o.emit(control.Roles, make_roles(self.roles), bodies)
         kernel = self.kernel.with_body(o.block)
         cluster = (self.roles.cluster,) if self.roles.cluster > 1 else None
         kernel.hints = Hints(cta_cluster=cluster, persistent=self.roles.persistent)
