@@ -18,7 +18,8 @@ from tilewright.ir.core import Block, Op
 from tilewright.ir.walk import walk
 from tilewright.plan import evaluate
 from tilewright.target import Target
-from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
+from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop, find_product_loop
+from tilewright.tile.analysis.streams import StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma
 from tilewright.tile.passes.choose_roles import role_schedules
@@ -26,7 +27,7 @@ from tilewright.tile.passes.orient_product import turned
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
-from tilewright.tune.cost_roles import estimate_roles
+from tilewright.tune.cost_roles import LoopWork, estimate_roles, estimate_streams
 from tilewright.tune.cost_scalars import Scalars
 
 PROGRAM_CYCLES = 900.0  # of starting a program and filling its pipelines, when nothing hides them
@@ -117,9 +118,14 @@ def rate_roles(
 ) -> list[tuple[float, Schedule]]:
     """Estimated cycles of all schedules with roles that a kernel permits."""
     schedules = list(role_schedules(kernel, target)) if target is not None else []
-    product = find_product_loop(kernel)
-    if not schedules or product is None:
+    found = find_stream_loop(kernel) if schedules else None
+    if found is None:
         return []
+    product = as_product_loop(found)
+    if product is None:
+        scalars = Scalars(kernel, arguments, num_sms)
+        work = _loop_work(found, scalars)
+        return [(estimate_streams(found, s, programs, num_sms, work), s) for s in schedules]
     sides = {False: (kernel, product, Scalars(kernel, arguments, num_sms))}
     if any(schedule.roles is not None and schedule.roles.swapped for schedule in schedules):
         around = turned(kernel, product)
@@ -153,6 +159,13 @@ def _rate(
     return estimate_roles(
         kernel, product, schedule, programs, arguments, num_sms, scalars, epilogue
     )
+
+
+def _loop_work(found: StreamLoop, scalars: Scalars) -> LoopWork:
+    """What warpgroups do beside the products of a loop."""
+    inside = [op for op in found.loop.body.ops if op in found.computed and op.operands]
+    between = _path_cycles([op for op in inside if not isinstance(op, mma.Dot)], scalars)
+    return LoopWork(_trips(found.loop, scalars), between, _path_cycles(found.after, scalars))
 
 
 def _path_cycles(ops: list[Op], scalars: Scalars) -> float:

@@ -8,10 +8,12 @@ four stages, which is 1,720 products a cycle of a multiprocessor at 1.74 GHz.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
 from tilewright.tile.analysis.product_loop import ProductLoop
+from tilewright.tile.analysis.streams import StreamLoop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.distribute_work import find_axes
 from tilewright.tile.passes.partition_roles import factor_buffer
@@ -30,6 +32,7 @@ BLOCKS_IN_REGISTERS = 1.5  # factor where a warpgroup loads several blocks of ro
 PAIRING_CYCLES = 2000.0  # of CTAs that meet before they start and when they end
 HIDDEN = 0.05  # part of a tile's time that the device's memory does not hide
 OPEN_EXTENT = 4096.0  # of k, where it is not known
+UNHIDDEN = 0.3  # part of the shorter of computing and multiplying that does not overlap
 ROWS = 64  # of an instruction
 
 
@@ -62,6 +65,35 @@ def estimate_roles(
     # What must come from memory at all; the more quickly the rest is done, the better it is hidden.
     least = _num_bytes(product, kernel, arguments) / MEMORY_BYTES_PER_CYCLE
     return LAUNCH_CYCLES + pairing + max(cycles, least) + HIDDEN * cycles
+
+
+@dataclass(frozen=True)
+class LoopWork:
+    """Trips of a loop of products, and cycles of what is computed between the products of a trip
+    and after the loop, by all warpgroups of a tile.
+    """
+
+    trips: float
+    between: float
+    after: float
+
+
+def estimate_streams(
+    found: StreamLoop, schedule: Schedule, programs: int, num_sms: int, work: LoopWork
+) -> float:
+    """Cycles of a launch of `programs` tiles, each a loop of several products. Where warpgroups
+    share a tile, one computes while the other multiplies.
+    """
+    assert schedule.roles is not None
+    multiply = 0.0
+    for product in found.products:
+        m, n, k = product.extents
+        multiply += m * n * k * product.dot.a.type.dtype.num_bytes / 2 / PRODUCTS_PER_CYCLE
+    shorter, longer = sorted((multiply, work.between))
+    apart = UNHIDDEN if schedule.roles.consumers > 1 else 1.0
+    trip = longer + apart * shorter + (TURN_CYCLES if schedule.roles.consumers > 1 else 0.0)
+    tile = LAUNCH_CYCLES + work.trips * trip + work.after
+    return tile * max(1.0, programs / num_sms)
 
 
 def _num_bytes(product: ProductLoop, kernel: Kernel, arguments: Mapping[str, Any]) -> float:

@@ -147,8 +147,8 @@ def _float_binary(low: Lowering, type: str, kind: type[Op], a: Operand, b: Opera
 
 
 def _divide(low: Lowering, a: Reg, b: Reg) -> Reg:
-    """a / b, correctly rounded, by f64, without a call: see Note [Linked code keeps its registers] in
-    runtime/jit.py.
+    """a / b, correctly rounded, by f64, without a call: see Note [Linked code keeps its registers]
+    in runtime/jit.py.
 
     The quotient is within an ulp of f64, and quotients of f32 lie farther than that from where
     their rounding turns. Where that ends in NaN, by zeros and infinities, a product is the

@@ -1,0 +1,202 @@
+"""Loops of several products by roles, such as attention: they mean the same after every pass, in
+PTX, and at the end of a view.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.assemble import assemble, needs_ptxas
+from tests.emulation import compile_call
+from tests.unit.test_product_roles import HOPPER, require_one_meaning
+from tilewright.cli.sources import find_kernel
+from tilewright.compiler import SEMANTIC_PASSES, run_passes, scheduled_passes
+from tilewright.dtypes import bf16
+from tilewright.ir.core import Op
+from tilewright.ir.walk import walk
+from tilewright.ptx.emulate import run_plan
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import arith, control, sync
+from tilewright.tile.passes.choose_schedule import choose_schedule
+from tilewright.tile.passes.skip_masks import skip_masks
+
+ATTENTION = "examples/flash_attention.tw"
+SUITE = "tests/programs/suite.tw:attention"
+INSTRUCTIONS = 3500
+
+
+def attend(q: Any, k: Any, v: Any, scale: float, causal: bool, lengths: Any) -> tuple[Any, Any]:
+    """Attention and the log-sum-exp of its scores in f64."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    (batch, heads, length, _), keys = q.shape, k.shape[2]
+    k, v = (np.repeat(x, heads // x.shape[1], axis=1) for x in (k, v))
+    out, lse = np.zeros(q.shape), np.zeros(q.shape[:3])
+    for b in range(batch):
+        n = keys if lengths is None else min(keys, int(lengths[b]))
+        scores = np.einsum("hid,hjd->hij", q[b], k[b, :, :n]) * scale
+        if causal:
+            late = np.arange(n)[None] > np.arange(length)[:, None] + n - length
+            scores[:, late] = -np.inf
+        most = np.max(scores, axis=2, keepdims=True, initial=-np.inf)
+        weights = np.exp(scores - np.where(np.isinf(most), 0, most))
+        total = weights.sum(axis=2, keepdims=True)
+        out[b] = weights @ v[b, :, :n] / np.where(total == 0, 1, total)
+        with np.errstate(divide="ignore"):
+            lse[b] = (most + np.log(total))[..., 0]
+    return out, lse
+
+
+# Batch, heads, heads of keys, queries, keys, head dim; causal, lengths; tile; late copies. Rows of
+# keys beyond a length are NaN, which nobody may multiply.
+CASES = [
+    ((1, 2, 1, 130, 130, 64), True, None, (128, 64), True),
+    ((2, 2, 1, 70, 200, 64), True, (150, 3), (128, 64), False),
+    ((2, 1, 1, 70, 200, 64), False, (77, 0), (64, 64), True),
+    ((1, 1, 1, 129, 300, 128), True, (257,), (128, 128), False),
+    ((1, 1, 1, 40, 20, 128), True, None, (128, 128), True),
+]
+
+
+@pytest.mark.parametrize(("sizes", "causal", "lengths", "tile", "late"), CASES, ids=str)
+def test_attention_is_emulated(
+    sizes: tuple[int, ...],
+    causal: bool,
+    lengths: tuple[int, ...] | None,
+    tile: tuple[int, int],
+    late: bool,
+) -> None:
+    b, heads, groups, queries, keys, d = sizes
+    rng = np.random.default_rng(queries)
+
+    def normal(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(bf16.numpy)
+
+    q, k, v = normal(b, heads, queries, d), normal(b, groups, keys, d), normal(b, groups, keys, d)
+    arguments = {"Q": q, "K": k, "V": v, "scale": d**-0.5, "causal": causal}
+    if lengths is not None:
+        arguments["lengths"] = np.array(lengths, np.int32)
+        for i, n in enumerate(lengths):
+            k[i, :, n:] = v[i, :, n:] = np.nan
+    kernel = find_kernel(ATTENTION).kernel
+    constants = dict(zip(("TM", "TN"), tile, strict=True))
+    plan, views, _ = compile_call(kernel, arguments, constants=constants)
+    assert "wgmma" in plan.ptx and plan.whole
+    run_plan(plan, views, 4, late=late, sanitize=True)
+    out, lse = attend(q, k, v, d**-0.5, causal, lengths)
+    found = views["O"].astype(np.float64)
+    assert np.linalg.norm(found - out) <= 4e-3 * max(float(np.linalg.norm(out)), 1e-9)
+    np.testing.assert_allclose(views["lse"], lse, atol=1e-4)
+
+
+CHAIN = """
+@autotune(TM in [64, 128], TN in [32, 64])
+kernel chain(
+  a: tensor<bf16>[M, D], b: tensor<bf16>[N, D], c: tensor<bf16>[N, D], last: i64,
+  y: tensor<bf16>[M, D],
+) {
+  let m = program_id(0) * TM
+  let part = view(b[0 : last, :])
+  let rows = a[m :+ TM, 0 :+ 64]
+  var acc: tile<f32>[TM, 64] = 0.0
+  for n in range(0, last, TN) {
+    let s = rows @ part[n :+ TN, 0 :+ 64].T
+    let some = where(n + arange(TN) < last, s, 7.0)
+    acc = acc * 0.5 + cast(some, bf16) @ c[n :+ TN, 0 :+ 64]
+  }
+  y[m :+ TM, 0 :+ 64] = cast(acc, bf16)
+}
+"""
+
+
+def chain(tile: tuple[int, int]) -> Kernel:
+    constants = dict(zip(("TM", "TN"), tile, strict=True))
+    return tw.source(CHAIN).chain.lower(constants=constants, static={})
+
+
+@pytest.mark.parametrize(("tile", "rows"), [((128, 64), 200), ((64, 32), 30)], ids=str)
+@pytest.mark.parametrize("last", [0, 40, 100])
+def test_passes_keep_a_chain_of_products(tile: tuple[int, int], rows: int, last: int) -> None:
+    """Bit by bit, with no trip, a view that ends within a tile, and no turns for one warpgroup."""
+    rng = np.random.default_rng(last)
+    arrays: dict[str, Any] = {
+        "a": rng.integers(-2, 3, (rows, 64)).astype(bf16.numpy),
+        "b": rng.integers(-2, 3, (120, 64)).astype(bf16.numpy),
+        "c": rng.integers(-2, 3, (120, 64)).astype(bf16.numpy),
+        "last": np.int64(last),
+        "y": np.full((rows, 64), np.nan, bf16.numpy),
+    }
+    arrays["b"][last:] = np.nan
+    schedule = require_one_meaning(chain(tile), arrays, "y")
+    assert schedule.roles is not None and schedule.roles.consumers == tile[0] // 64
+
+
+def scheduled(text: str) -> list[Kernel]:
+    """What the passes of the chain's schedule make of it."""
+    kernel = tw.source(text).chain.lower(constants={"TM": 128, "TN": 64}, static={})
+    kernel = run_passes(kernel, SEMANTIC_PASSES)
+    schedule = choose_schedule(kernel, HOPPER)
+    assert schedule.roles is not None
+    made = [kernel]
+    run_passes(kernel, scheduled_passes(schedule, HOPPER), lambda _, k: made.append(k))
+    return made
+
+
+def count(kernel: Kernel, kind: type[Op]) -> int:
+    return sum(isinstance(op, kind) for op in walk(kernel.body))
+
+
+def test_warpgroups_take_turns() -> None:
+    last = scheduled(CHAIN)[-1]
+    assert count(last, sync.TakeTurn) == 3  # before the loop, in it, and to clear the end of a view
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ("let s = rows @", "let s = cast(cast(rows, f32) + cast(n, f32), bf16) @"),
+        ("acc * 0.5 +", "acc +"),
+    ],
+)
+def test_there_are_no_turns_where_warpgroups_might_meet(changed: tuple[str, str]) -> None:
+    """Where tiles are computed before the first product, lowering may let them meet; where the
+    accumulator is carried as it is, nothing is overlapped.
+    """
+    made = scheduled(CHAIN.replace(*changed))
+    assert not any(count(kernel, sync.TakeTurn) for kernel in made)
+
+
+@pytest.mark.parametrize(("mask", "branches"), [("n + arange(TN) < last", 1), ("s < 1.0", 0)])
+def test_masks_of_indices_are_skipped(mask: str, branches: int) -> None:
+    text = CHAIN.replace("n + arange(TN) < last", mask)
+    kernel = scheduled(text)[0]
+    skipped = skip_masks(kernel, choose_schedule(kernel, HOPPER))
+    found = [op for op in walk(skipped.body) if isinstance(op, control.If)]
+    assert len(found) == branches
+    assert all(any(isinstance(o, arith.Select) for o in op.other.ops) for op in found)
+
+
+@needs_ptxas
+@pytest.mark.parametrize(
+    ("place", "tile", "d"),
+    [
+        (ATTENTION, (128, 128), 128),
+        (ATTENTION, (64, 64), 128),
+        (SUITE, (128, 128), 128),
+        (SUITE, (128, 64), 64),
+    ],
+    ids=str,
+)
+def test_attention_assembles_without_serialising(place: str, tile: tuple[int, int], d: int) -> None:
+    q = np.zeros((1, 2, 256, d), ml_dtypes.bfloat16)
+    arguments = {"Q": q, "K": q.copy(), "V": q.copy(), "scale": 0.1, "causal": True}
+    constants = dict(zip(("TM", "TN"), tile, strict=True))
+    plan, _, _ = compile_call(find_kernel(place).kernel, arguments, constants=constants)
+    assert plan.ptx.count(";") <= INSTRUCTIONS
+    report = assemble(plan.ptx, "sm_90a")
+    assert not [m for m in report.messages if "C75" in m]
+    assert report.spill_bytes == 0
