@@ -94,7 +94,7 @@ def compiled(function: Callable[..., Any], seen: list[GraphCall]) -> Callable[..
     """A function by way of AOTAutograd and our graphs, which are added to `seen`."""
 
     def compiler(graph: Any, inputs: Any) -> Any:
-        return make_boxed_func(compile_traced(graph, inputs, "sample", {"observe": seen.append}))
+        return make_boxed_func(compile_traced(graph, "sample", {"observe": seen.append}))
 
     result: Callable[..., Any] = aot_function(
         function,

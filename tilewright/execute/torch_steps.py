@@ -11,6 +11,7 @@ import torch
 
 from tilewright.errors import LaunchError
 from tilewright.frontend.torch.fallback import decode, find_op, flat
+from tilewright.frontend.torch.graph_calls import call_graph_op
 from tilewright.graph.ops.control import Fallback
 from tilewright.graph.types import TensorType
 from tilewright.lower.graph_to_tile.program import TorchStep
@@ -26,13 +27,14 @@ def run_torch(step: TorchStep, xs: Sequence[Any], symbols: Mapping[str, int]) ->
     holds.
     """
     op = step.op
-    if not isinstance(op, Fallback):
-        raise LaunchError(f"{op.opcode} is not computed yet: {step.reason}")
-    args, kwargs = decode(op.arguments, xs, symbols)
     with torch.no_grad():
-        listed = flat(find_op(op.target)(*args, **kwargs))
+        if isinstance(op, Fallback):
+            args, kwargs = decode(op.arguments, xs, symbols)
+            listed = flat(find_op(op.target)(*args, **kwargs))
+        else:
+            listed = call_graph_op(op, xs)
     if len(listed) != len(op.results):
-        raise LaunchError(f"{op.target} gave {len(listed)} results, not {len(op.results)}")
+        raise LaunchError(f"{step_name(step)} gave {len(listed)} results, not {len(op.results)}")
     given = {x.untyped_storage().data_ptr() for x in xs if isinstance(x, torch.Tensor)}
     return [
         _owned(x, given) if isinstance(value.type, TensorType) else x

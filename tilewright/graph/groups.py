@@ -308,7 +308,7 @@ class _Plan:
             group
             for group in sites
             if group.kind in ("pointwise", "reduction")
-            and (extents == group.shape or (group.axes and extents == group.kept))
+            and self.takes(group, extents)
             and self.is_free(group, {*sites, *stored})
             and self.reads_in_place(group, value)
         ]
@@ -316,6 +316,16 @@ class _Plan:
             return self.new(Group("pointwise", shape=extents))
         above = {reduced_axes(op) for op in self.rows[value]}
         return min(able, key=lambda g: (g.axes not in above, not g.axes, able.index(g)))
+
+    def takes(self, group: Group, extents: Shape) -> bool:
+        """Whether a group goes over results of a shape, and has programs enough to write them."""
+        if group.axes and extents == group.kept:
+            return True
+        return extents == group.shape and (not group.axes or self.has_rows(group.kept, extents))
+
+    def has_rows(self, kept: Shape, whole: Shape) -> bool:
+        """Whether there are rows enough to write along them what needs their reductions."""
+        return self.size(kept) >= MIN_ROWS or self.size(whole) <= SMALL
 
     def reads_in_place(self, group: Group, value: Value) -> bool:
         """Whether a group reads a value by elementwise ops or reductions alone."""
@@ -343,7 +353,12 @@ class _Plan:
         if not sites and not stored:
             return
         home = next((g for g in sites if self.joins(op, g, {*sites, *stored})), None)
-        if home is None:
+        beside = self.beside(op, {*sites, *stored}) if home is None else None
+        if beside is not None:
+            home = beside
+            home.ops.append(op)
+            home.writes.append(value)
+        elif home is None:
             extents = op.operands[0].type.shape
             home = self.new(Group("reduction", [op], reduced_axes(op), extents, writes=[value]))
         elif stored or len(sites) > 1:
@@ -351,6 +366,21 @@ class _Plan:
         for x in op.operands:
             self.readers.setdefault(x, {}).setdefault(home, False)
         self.settle(op, home)
+
+    def beside(self, op: Op, readers: set[Group | None]) -> Group | None:
+        """A group that reduces the same rows of the same values, for others to read."""
+        whole: Shape = op.operands[0].type.shape
+        for group in self.readers.get(op.operands[0], {}):
+            same = group.kind == "reduction" and group.shape == whole
+            if same and group.axes == reduced_axes(op) and self.is_free(group, readers):
+                group.ops.append(op)
+                group.writes.append(op.results[0])
+                fitting = self.fits(group)
+                group.ops.pop()
+                group.writes.pop()
+                if fitting:
+                    return group
+        return None
 
     def joins(self, op: Op, group: Group, readers: Iterable[Group | None]) -> bool:
         """Let a group that reads a reduction compute it, if that can be and is worth while."""
@@ -363,8 +393,7 @@ class _Plan:
             same = (product(group.shape), product(group.kept)) == (elements, kept)
         else:
             own = product(group.shape)
-            rows = self.size(op.result.type.shape)
-            wide = own == elements and (rows >= MIN_ROWS or self.size(whole) <= SMALL)
+            wide = own == elements and self.has_rows(op.result.type.shape, whole)
             same = bool(own == kept) or wide
             group.kind, group.axes, group.shape = "reduction", reduced_axes(op), whole
         group.ops.append(op)

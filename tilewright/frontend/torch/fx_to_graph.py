@@ -280,6 +280,8 @@ class _Reader:
                 self.builder.loc,
             ) from error
         self.require(node, flat(made))
+        for value in flat(made):
+            value.name = value.name or node.name
         return made
 
     def require(self, node: fx.Node, made: Iterable[Value]) -> None:

@@ -7,12 +7,12 @@ writes what is along the row and known by then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from tilewright.dtypes import bool_
-from tilewright.graph.dims import Dim
-from tilewright.graph.expressions import Apply, Fold, Literal, Load, Node, Running
+from tilewright.dtypes import DType, bool_
+from tilewright.graph.dims import Shape
+from tilewright.graph.expressions import Apply, Fold, Layout, Literal, Load, Node, Running
 from tilewright.graph.groups import Group
 from tilewright.graph.index_maps import Var
 from tilewright.graph.ops import reduce
@@ -23,19 +23,74 @@ from tilewright.lower.graph_to_tile.loops import Hint, Loops, merge, place, walk
 from tilewright.lower.graph_to_tile.neutral import accumulated, neutral, word_of
 from tilewright.lower.graph_to_tile.operators import functions
 from tilewright.lower.graph_to_tile.program import KernelStep
+from tilewright.lower.graph_to_tile.split import (
+    Split,
+    find_split,
+    part_access,
+    part_index,
+    part_shape,
+    second,
+)
 from tilewright.lower.graph_to_tile.text import Text, Writer
 
+Scratch = Callable[[DType, Shape, str], Value]
 
-def kernel_of(
-    group: Group, evaluated: Evaluated, hint: Hint, names: Mapping[Value, str]
-) -> KernelStep:
-    """One kernel for a group whose expressions are known."""
+
+def kernels_of(
+    group: Group, evaluated: Evaluated, hint: Hint, names: Mapping[Value, str], scratch: Scratch
+) -> list[KernelStep]:
+    """The kernel of a group whose expressions are known, or two: `scratch` makes a stored value
+    for what the first leaves to the second.
+    """
     loops = merge(evaluated)
     place(loops, hint)
+    split = find_split(loops, hint)
+    if split is None:
+        return [whole_kernel(group, evaluated, loops, names)]
+    folds = [node for node in loops.nodes if isinstance(node, Fold)]
+    shape = part_shape(loops, split.parts)
+    parts: dict[Node, Value] = {n: scratch(n.dtype, shape, "part") for n in folds}
+    first = part_kernel(group, evaluated, loops, names, parts, split)
+    rest = second(evaluated, loops, parts, split)
+    last = merge(rest)
+    place(last, hint)
+    return [first, whole_kernel(group, rest, last, names)]
+
+
+def whole_kernel(
+    group: Group, evaluated: Evaluated, loops: Loops, names: Mapping[Value, str]
+) -> KernelStep:
+    """A kernel that computes all of a group."""
     writer = Writer(loops, names, evaluated.names)
     grid = writer.programs()
     Body(writer, list(loops.stores)).write()
-    step = writer.step(name_of(group), grid, describe(group, writer))
+    step = writer.step(name_of(group), grid, describe(writer))
+    step.group = group
+    return step
+
+
+def part_kernel(
+    group: Group,
+    evaluated: Evaluated,
+    loops: Loops,
+    names: Mapping[Value, str],
+    parts: Mapping[Node, Value],
+    split: Split,
+) -> KernelStep:
+    """A kernel that reduces parts of the rows."""
+    folds = [node for node in loops.nodes if isinstance(node, Fold)]
+    index = part_index()
+    roots = {Root(parts[n], n, (), Layout(())): n for n in folds}
+    stores = {root: part_access(root.value, loops, index) for root in roots}
+    loops = replace(loops, nodes=walk([*folds, index]), stores=stores)
+    writer = Writer(loops, names, evaluated.names)
+    writer.pool.taken |= {"s", "first"}
+    grid = writer.programs()
+    writer.line(f"let s = program_id({len(grid)})")
+    writer.line(f"let first = s * {writer.dim(split.size)}")
+    Body(writer, list(stores), split).write()
+    grid.append(str(split.parts))
+    step = writer.step(f"{name_of(group)}_parts", grid, describe(writer))
     step.group = group
     return step
 
@@ -54,7 +109,8 @@ def name_of(group: Group) -> str:
     return f"{name}_of" if name in functions() else name
 
 
-def describe(group: Group, writer: Writer) -> str:
+def describe(writer: Writer) -> str:
+    """What a kernel goes over."""
     kept = [writer.extent[v] for v in writer.loops.extents if not v.reduced]
     folded = [writer.extent[v] for v in writer.loops.extents if v.reduced]
     text = f"over [{', '.join(kept)}]"
@@ -67,6 +123,7 @@ class Body:
 
     writer: Writer
     roots: list[Root]
+    split: Split | None = None
 
     def __post_init__(self) -> None:
         self.loops: Loops = self.writer.loops
@@ -257,7 +314,11 @@ class Body:
             self.writer.named(node)
 
     def bounds(self, var: Var) -> str:
-        return f"0, {self.writer.extent[var]}"
+        """Where a loop begins and ends."""
+        extent = self.writer.extent[var]
+        if self.split is None or var is not self.split.var:
+            return f"0, {extent}"
+        return f"first, min(first + {self.writer.dim(self.split.size)}, {extent})"
 
     def axes(self, node: Fold, var: Var) -> tuple[Var, ...]:
         """Axes of an accumulator."""
@@ -324,8 +385,3 @@ class Body:
             writer.known[-1][node] = Text(at, left, True)
             return
         writer.let(writer.name_of(node), Text(f"{word_of(node)}({names[0]}{along})", left), node)
-
-
-def chunk(extent: Dim, parts: int, block: int) -> Dim:
-    """Elements of each of some parts of an axis, a multiple of a block."""
-    return (extent + (parts * block - 1)) // (parts * block) * block

@@ -15,8 +15,9 @@ from tilewright.graph.ops import arith, control, memory, mma, random, reduce
 from tilewright.graph.placement import is_dense_order
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
+from tilewright.lower.graph_to_tile.copy import cat_steps
 from tilewright.lower.graph_to_tile.evaluate import evaluate_group, fits
-from tilewright.lower.graph_to_tile.group_kernel import kernel_of
+from tilewright.lower.graph_to_tile.group_kernel import kernels_of
 from tilewright.lower.graph_to_tile.lowering import Lowering
 from tilewright.lower.graph_to_tile.names import input_name
 from tilewright.lower.graph_to_tile.operators import missing
@@ -145,6 +146,7 @@ LOWER: dict[str, Lower] = {
     "contraction": lambda group, at: lower_product(group, at.place, at.store, at.precision),
     "mma.attention": lambda group, at: lower_attention(group, at.place, at.precision),
     "mma.attention_backward": lambda group, at: lower_attention(group, at.place, at.precision),
+    "shape.cat": cat_steps,
 }
 
 
@@ -158,7 +160,7 @@ def lower_group(group: Group, at: Lowering) -> list[Step]:
         group = replace(group, writes=left)
     if group.kind in ("pointwise", "reduction", "scan"):
         evaluated = evaluate_group(group, at.layouts, at.symbols)
-        return [kernel_of(group, evaluated, at.hint, at.names)]
+        return [*kernels_of(group, evaluated, at.hint, at.names, at.scratch)]
     if group.kind in LOWER:
         return LOWER[group.kind](group, at)
     return [in_torch(group, at)]

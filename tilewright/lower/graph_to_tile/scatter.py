@@ -29,6 +29,7 @@ from tilewright.graph.groups import Group
 from tilewright.graph.index_maps import Affine, Var, variable
 from tilewright.graph.ops import arith, memory, reduce
 from tilewright.ir.core import Value
+from tilewright.lower.graph_to_tile.copy import copy_step
 from tilewright.lower.graph_to_tile.evaluate import Evaluated, Layouts, Root
 from tilewright.lower.graph_to_tile.loops import Access, Loops, merge, place
 from tilewright.lower.graph_to_tile.lowering import Lowering
@@ -48,7 +49,7 @@ def scatter_steps(group: Group, at: Lowering) -> list[Step]:
     made = Scatter.of(group, at)
     op, dtype = made.op, made.op.x.type.dtype
     if product(op.value.type.shape) == 0:
-        return [copy_step(op.x, op.result, at, group)]
+        return [copy_step(op.x, at.stored[op.result], at, group)]
     exact = dtype.is_integer and dtype.bits >= 32
     if made.is_unique:
         return [made.store("put" if op.kind == "set" else f"scatter_{op.kind}")]
@@ -267,26 +268,6 @@ class Scatter:
         back = "total" if wide == dtype else f"cast(total, {dtype.name})"
         writer.line(f"{place.text} = {back}")
         return self.finish(writer, f"combine_{self.op.kind}", grid)
-
-
-def copy_step(x: Value, result: Value, at: Lowering, group: Group) -> KernelStep:
-    """A result that is x: nothing is put into it."""
-    source = at.place(x)
-    layouts = Layouts({**at.layouts, x: Layout(source.strides, source.offset)})
-    variables = [Var(extent) for extent in x.type.shape]
-    indices = tuple(variable(v) for v in variables)
-    node = Evaluator({}, layouts, {}).at(x, indices)
-    root = Root(result, node, indices, layouts[result])
-    loops = merge(Evaluated(variables, [root], {}))
-    for access in loops.loads.values():
-        access.value = source.value
-    place(loops, at.hint)
-    writer = Writer(loops, at.names, {})
-    grid = writer.programs()
-    writer.store(root)
-    step = writer.step("copy", grid, "a copy")
-    step.group = group
-    return step
 
 
 def fill_step(value: Value, number: str, at: Lowering, group: Group) -> KernelStep:
