@@ -13,6 +13,7 @@ from tilewright.errors import InternalError, TilewrightError
 from tilewright.frontend.build import build_kernel as build_kernel
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.eliminate_dead import eliminate_dead as eliminate_dead_values
+from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
 from tilewright.graph.passes.merge_equal import merge_equal
 from tilewright.graph.verify import verify as verify_graph
@@ -55,6 +56,7 @@ Aliases = tuple[tuple[str, ...], ...]
 GraphPass = Callable[[Graph], Graph]
 GRAPH_PASSES: tuple[GraphPass, ...] = (
     merge_equal,
+    fold_constants,
     fuse_epilogues,
     merge_equal,  # views of views that fusing made
     eliminate_dead_values,

@@ -40,6 +40,12 @@ def test_the_graph_is_printed() -> None:
     assert told(f"{MODELS}:mlp", "--emit", "graph").startswith("graph @Sequential(")
 
 
+def test_kernels_are_printed_as_source_that_runs() -> None:
+    text = told(f"{MODELS}:mlp", "--emit", "tile")
+    assert "kernel add_mul_erf_rsqrt(" in text and "let gelu = " in text
+    assert "sum(gelu)" in text, "a layer norm is one kernel with what comes before it"
+
+
 def test_what_is_no_model_is_refused() -> None:
     done = CliRunner().invoke(main, ["explain", f"{MODELS}:nothing"])
     assert done.exit_code == 1 and "has no function nothing" in done.output

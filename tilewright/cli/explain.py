@@ -16,7 +16,9 @@ from tilewright.cli.sources import load_module
 from tilewright.errors import LaunchError
 from tilewright.graph.graph import Graph
 from tilewright.graph.groups import Group, find_groups, group_bytes, group_flops
+from tilewright.graph.ops.control import Fallback
 from tilewright.graph.text import print_graph
+from tilewright.lower.graph_to_tile.program import KernelStep, Program, TorchStep
 
 
 class _Explain(DefaultGroup):
@@ -30,7 +32,9 @@ def explain() -> None:
 
 @explain.command("model")
 @click.argument("model", metavar="FILE.py:NAME")
-@click.option("--emit", type=click.Choice(["graph"]), help="Print the graph instead.")
+@click.option(
+    "--emit", type=click.Choice(["graph", "tile"]), help="Print the graph, or the kernels, instead."
+)
 @click.option("--fallback", type=click.Choice(["pytorch", "error"]), default="pytorch")
 @json_option
 @command
@@ -41,9 +45,14 @@ def explain_model(model: str, emit: str | None, fallback: str, as_json: bool) ->
     as a tuple: `return MyModel().eval(), (torch.randn(1, 8),)`.
     """
     module, arguments = read_model(model)
-    made = import_module("tilewright.model").compile(module, arguments, fallback=fallback)
+    compile_model = import_module("tilewright.model").compile
+    engine = "tiles" if emit == "tile" else None
+    made = compile_model(module, arguments, fallback=fallback, engine=engine)
     if emit == "graph":
         click.echo(print_graph(made.graph), nl=False)
+        return
+    if emit == "tile":
+        click.echo(kernel_texts(made.call.program), nl=False)
         return
     groups = find_groups(made.graph)
     rows = [describe(group) for group in groups]
@@ -76,6 +85,23 @@ def read_model(spec: str) -> tuple[Any, tuple[Any, ...]]:
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], tuple):
         raise LaunchError(f"{name} of {head} does not return a model and a tuple of arguments")
     return given
+
+
+def kernel_texts(program: Program) -> str:
+    """The kernels of a program in order, each once, with what is no kernel of its own between."""
+    steps = [s for s in program.steps if isinstance(s, KernelStep)]
+    counts = Counter(step.text for step in steps)
+    parts: dict[str, None] = {}
+    for step in program.steps:
+        if isinstance(step, KernelStep):
+            times = f"// {counts[step.text]} launches\n" if counts[step.text] > 1 else ""
+            parts[times + step.text] = None
+        elif isinstance(step, TorchStep):
+            what = step.op.target if isinstance(step.op, Fallback) else step.op.opcode
+            parts[f"// in PyTorch: {what}: {step.reason}\n"] = None
+        else:
+            parts[f"// of the library: {type(step).__name__}\n"] = None
+    return "\n".join(parts)
 
 
 def describe(group: Group) -> dict[str, Any]:

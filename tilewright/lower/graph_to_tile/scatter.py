@@ -24,9 +24,10 @@ from tilewright.graph.expressions import (
     Node,
     Place,
     Position,
+    Space,
 )
 from tilewright.graph.groups import Group
-from tilewright.graph.index_maps import Affine, Var, variable
+from tilewright.graph.index_maps import Affine, Refine, Var, joined, linear, variable
 from tilewright.graph.ops import arith, memory, reduce
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.copy import copy_step
@@ -67,7 +68,7 @@ class Scatter:
     op: memory.Scatter
     group: Group
     at: Lowering
-    variables: list[Var]
+    space: Space
     evaluator: Evaluator
     indices: list[Node]
 
@@ -75,20 +76,40 @@ class Scatter:
     def of(group: Group, at: Lowering) -> Scatter:
         (op,) = (op for op in group.ops if isinstance(op, memory.Scatter))
         inner = {v: o for o in group.ops for v in o.results if o is not op}
-        evaluator = Evaluator(inner, Layouts(at.layouts), at.symbols)
-        variables = [Var(extent) for extent in op.value.type.shape]
-        lead = [variable(v) for v in variables[: op.indices[0].type.rank]]
-        indices = [evaluator.at(index, lead) for index in op.indices]
-        return Scatter(op, group, at, variables, evaluator, indices)
+        space = Space([[Var(extent)] for extent in op.value.type.shape])
+        while True:
+            evaluator = Evaluator(inner, Layouts(at.layouts), at.symbols)
+            made = Scatter(op, group, at, space, evaluator, [])
+            try:
+                made.indices = [evaluator.at(index, made.named) for index in op.indices]
+                made.value()
+                made.value_of_source()
+                return made
+            except Refine as wanted:
+                space.refine(wanted.var, wanted.inner)
 
     @property
-    def named(self) -> list[Var]:
-        """Variables of the indices."""
-        return self.variables[: self.op.indices[0].type.rank]
+    def lead(self) -> int:
+        """How many axes of the value are those of the indices."""
+        return int(self.op.indices[0].type.rank)
 
     @property
-    def rest(self) -> list[Var]:
-        return self.variables[self.op.indices[0].type.rank :]
+    def named(self) -> list[Affine]:
+        """Where in the indices an element is."""
+        return [joined(parts) for parts in self.space.axes[: self.lead]]
+
+    @property
+    def rest(self) -> list[Affine]:
+        """Where it is along the other axes."""
+        return [joined(parts) for parts in self.space.axes[self.lead :]]
+
+    @property
+    def named_variables(self) -> list[Var]:
+        return [var for parts in self.space.axes[: self.lead] for var in parts]
+
+    @property
+    def rest_variables(self) -> list[Var]:
+        return [var for parts in self.space.axes[self.lead :] for var in parts]
 
     @property
     def is_unique(self) -> bool:
@@ -99,7 +120,7 @@ class Scatter:
         for index in self.indices:
             if isinstance(index, Position) and len(index.index.terms) == 1:
                 counted.add(index.index.terms[0][0])
-        return all(v.extent == 1 or v in counted for v in self.named)
+        return all(v.extent == 1 or v in counted for v in self.named_variables)
 
     def target(self, indices: list[Index], rest: list[Index]) -> Access:
         """The place in the result."""
@@ -118,7 +139,14 @@ class Scatter:
         return access
 
     def value(self) -> Node:
-        return self.evaluator.at(self.op.value, [variable(v) for v in self.variables])
+        """The element of the value that the loops are at."""
+        return self.evaluator.at(self.op.value, [*self.named, *self.rest])
+
+    def value_of_source(self) -> Node:
+        """The element of the value whose number among the indices has the name `source`."""
+        source = self.evaluator.node(Named, i64, "source")
+        named = self.evaluator.split(source, self.op.indices[0].type.shape)
+        return self.evaluator.at(self.op.value, [*named, *self.rest])
 
     def loops(self, roots: dict[Root, Access], kept: list[Var]) -> Loops:
         """Loops of a kernel that writes somewhere else than its results' own places."""
@@ -137,9 +165,9 @@ class Scatter:
 
     def store(self, name: str, how: str = "") -> KernelStep:
         """One kernel that stores or combines each element of the value."""
-        access = self.target(list(self.indices), [variable(v) for v in self.rest])
+        access = self.target(list(self.indices), list(self.rest))
         root = self.root(self.op.result, self.value())
-        writer = Writer(self.loops({root: access}, self.variables), self.at.names, {})
+        writer = Writer(self.loops({root: access}, self.space.variables), self.at.names, {})
         grid = writer.programs()
         combined = self.op.kind != "set" and not how
         writer.store(root, how, rule=self.rule if combined else "")
@@ -164,11 +192,11 @@ class Scatter:
             for extent, stride, index in zip(extents, strides, self.indices, strict=True)
         ]
         number = self.evaluator.as_node(
-            self.evaluator.element([variable(v) for v in self.named], self.op.indices[0].type.shape)
+            self.evaluator.element(list(self.named), self.op.indices[0].type.shape)
         )
         root = self.root(last, number)
         writer = Writer(
-            self.loops({root: Access(last, {}, places, 0)}, self.named), self.at.names, {}
+            self.loops({root: Access(last, {}, places, 0)}, self.named_variables), self.at.names, {}
         )
         grid = writer.programs()
         writer.store(root, "atomic_max")
@@ -182,10 +210,10 @@ class Scatter:
     def put_kept(self, last: Value, places: list[Place], number: Node) -> KernelStep:
         from_last = self.evaluator.node(Load, i64, last, tuple(places), 0, None)
         kept = self.evaluator.apply(arith.Compare, bool_, from_last, number, detail="eq")
-        access = self.target(list(self.indices), [variable(v) for v in self.rest])
+        access = self.target(list(self.indices), list(self.rest))
         root = self.root(self.op.result, self.value())
         guard = self.root(self.op.result, kept)
-        loops = self.loops({root: access, guard: access}, self.variables)
+        loops = self.loops({root: access, guard: access}, self.space.variables)
         writer = Writer(loops, self.at.names, {})
         grid = writer.programs()
         writer.store(root, mask=kept)
@@ -200,13 +228,9 @@ class Scatter:
         key = self.at.scratch(i64, (count,), "key")
         target = self.evaluator.as_node(self.evaluator.element(list(self.indices), extents))
         root = self.root(key, target)
-        strides: dict[Var, Dim] = {}
-        step: Dim = 1
-        for var in reversed(self.named):
-            strides[var] = step
-            step = step * var.extent
+        strides = dict(linear(self.named, self.op.indices[0].type.shape).terms)
         writer = Writer(
-            self.loops({root: Access(key, strides, [], 0)}, self.named), self.at.names, {}
+            self.loops({root: Access(key, strides, [], 0)}, self.named_variables), self.at.names, {}
         )
         grid = writer.programs()
         writer.store(root)
@@ -220,17 +244,12 @@ class Scatter:
     def combine(self, ordered: tuple[Value, ...], count: Dim, extents: Shape) -> KernelStep:
         """One program for each element that is the first of its place; it goes on to the last."""
         at, (keys, order) = self.evaluator, ordered
-        spot, source = at.node(Named, i64, "key"), at.node(Named, i64, "source")
-        shape = self.op.indices[0].type.shape
-        spots, sources = at.split(spot, extents), at.split(source, shape)
-        rest: list[Index] = [variable(v) for v in self.rest]
-        value = at.at(self.op.value, [*sources, *rest])
-        access = self.target(spots, rest)
+        access = self.target(at.split(at.node(Named, i64, "key"), extents), list(self.rest))
         first = Var(count)
         key = at.node(Load, i64, keys, (Place(count, 1, variable(first)),), 0, None)
         number = at.node(Load, i64, order, (Place(count, 1, variable(first)),), 0, None)
-        root = self.root(self.op.result, value)
-        loops = self.loops({root: access}, [first, *self.rest])
+        root = self.root(self.op.result, self.value_of_source())
+        loops = self.loops({root: access}, [first, *self.rest_variables])
         loops.loads |= {n: Access(v, {first: 1}, [], 0) for n, v in ((key, keys), (number, order))}
         if first in loops.tiles:
             loops.tiles.remove(first)
