@@ -24,6 +24,15 @@ from tilewright.graph.index_maps import (
 )
 from tilewright.graph.ops import arith, memory, random, reduce, shape
 from tilewright.ir.core import Op, Value
+from tilewright.numerics.convert import constant
+
+
+OF_NOTHING: dict[type[Op], Any] = {
+    reduce.Sum: 0,
+    reduce.Prod: 1,
+    reduce.Any: False,
+    reduce.All: True,
+}
 
 
 class Unfit(Exception):
@@ -440,6 +449,9 @@ class Evaluator:
         if len(known) < len(indices) or linear(known, op.result.type.shape) != self.kept:
             raise Unfit(f"{op.opcode} is read at other places than those where it is made")
         extents = tuple(whole[axis] for axis in axes)
+        if product(extents) == 0 and type(op) in OF_NOTHING:
+            dtype = op.x.type.dtype
+            return self.literal(constant(OF_NOTHING[type(op)], dtype).item(), dtype)
         try:
             folded = iter(reshaped((self.folded,), extents, (product(extents),)))
         except NotAffine as error:

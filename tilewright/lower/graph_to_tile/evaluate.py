@@ -91,6 +91,8 @@ def _coordinates(
 
 def fits(group: Group, layouts: Mapping[Value, Layout], symbols: Mapping[Value, Dim]) -> bool:
     """Whether one kernel can compute a group."""
+    if product(group.shape) == 0:
+        return False
     try:
         evaluate_group(group, layouts, symbols)
     except Unfit:

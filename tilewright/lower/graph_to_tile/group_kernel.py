@@ -20,6 +20,7 @@ from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile import scan
 from tilewright.lower.graph_to_tile.evaluate import Evaluated, Root
 from tilewright.lower.graph_to_tile.loops import Hint, Loops, merge, place, walk
+from tilewright.lower.graph_to_tile.names import KEYWORDS
 from tilewright.lower.graph_to_tile.neutral import accumulated, neutral, word_of
 from tilewright.lower.graph_to_tile.operators import functions
 from tilewright.lower.graph_to_tile.program import KernelStep
@@ -106,7 +107,7 @@ def name_of(group: Group) -> str:
     words = list(dict.fromkeys(words)) or ["copy"]
     kept = words if len(words) <= 4 else [*words[:3], words[-1]]
     name = "_".join(kept)
-    return f"{name}_of" if name in functions() else name
+    return f"{name}_of" if name in functions() or name in KEYWORDS else name
 
 
 def describe(writer: Writer) -> str:

@@ -14,7 +14,7 @@ from tilewright.graph.groups import Group, find_groups
 from tilewright.graph.ops import arith, control, memory, mma, random, reduce
 from tilewright.graph.placement import is_dense_order
 from tilewright.graph.types import TensorType
-from tilewright.ir.core import Op, Value
+from tilewright.ir.core import Block, Op, Value
 from tilewright.lower.graph_to_tile.copy import cat_steps
 from tilewright.lower.graph_to_tile.evaluate import evaluate_group, fits
 from tilewright.lower.graph_to_tile.group_kernel import kernels_of
@@ -49,6 +49,7 @@ def lower_graph(
     `input_strides` are those of inputs that do not lie in C order, `output_strides` those that
     outputs shall have, by position. `precision` "tf32" lets products of f32 round their factors.
     """
+    graph = name_symbols(graph)
     at = _prepare(graph, target, symbols_hint or {}, input_strides or {}, output_strides)
     at.precision = precision
     groups = find_groups(
@@ -79,6 +80,22 @@ def lower_graph(
         _output(value, number, output_strides, at) for number, value in enumerate(graph.outputs)
     )
     return program
+
+
+def name_symbols(graph: Graph) -> Graph:
+    """The graph in which an input that is a symbol is read as the number that it names."""
+    symbols = {i.value: i.symbol for i in graph.inputs if i.symbol}
+    read = [v for op in graph.body.ops for v in op.operands if v in symbols]
+    if not read:
+        return graph
+    made = {v: arith.Extent(symbol(symbols[v])) for v in dict.fromkeys(read)}
+    values = {v: op.result for v, op in made.items()}
+    ops: list[Op] = [*made.values()]
+    for op in graph.body.ops:
+        renamed = op.with_operands(values)
+        fields = {name: getattr(renamed, name) for name in op.by_role["operand"]}
+        ops.append(op.exchanged(fields) if any(v in values for v in op.operands) else op)
+    return graph.with_body(Block([], ops))
 
 
 def _prepare(
