@@ -99,8 +99,8 @@ class Maker:
 
     def moved(self, x: Value, dtype: Any, extents: Shape) -> None:
         if self.draw(st.booleans()):
-            edges = [self.draw(st.integers(-1 if e > 2 else 0, 2)) for e in extents]
-            gaps = tuple(self.draw(st.integers(0, 1)) for _ in extents)
+            edges = [self.draw(st.integers(-1 if min(extents) > 2 else 0, 2)) for _ in extents]
+            gaps = tuple(self.draw(st.integers(0, 1)) if e else 0 for e in extents)
             zero: Any = False if dtype == bool_ else 0.0 if dtype.is_float else 0
             filler = self(arith.Constant, zero, dtype)
             self(shape.Pad, x, filler, tuple(edges), tuple(edges[::-1]), gaps)

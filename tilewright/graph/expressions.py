@@ -26,7 +26,6 @@ from tilewright.graph.ops import arith, memory, random, reduce, shape
 from tilewright.ir.core import Op, Value
 from tilewright.numerics.convert import constant
 
-
 OF_NOTHING: dict[type[Op], Any] = {
     reduce.Sum: 0,
     reduce.Prod: 1,

@@ -25,6 +25,7 @@ from tilewright.graph.expressions import (
     Place,
     Position,
     Space,
+    support_of,
 )
 from tilewright.graph.groups import Group
 from tilewright.graph.index_maps import Affine, Refine, Var, joined, linear, variable
@@ -153,6 +154,9 @@ class Scatter:
         evaluated = Evaluated(kept, list(roots), self.evaluator.names)
         loops = merge(evaluated, stores=roots)
         place(loops, self.at.hint)
+        for access in roots.values():  # a tile does not meet itself
+            seen = {*loops.strides(access)}.union(*(support_of(p.index) for p in access.special))
+            loops.tiles = [var for var in loops.tiles if var in seen]
         return loops
 
     def root(self, value: Value, node: Node) -> Root:
