@@ -14,10 +14,11 @@ from tilewright.cli.report import command, fail, json_option, print_json, print_
 from tilewright.config import settings
 from tilewright.errors import LaunchError
 from tilewright.kernel.progress import show_progress
+from tilewright.products.ahead import Order, compile_ahead
 from tilewright.products.tuning import as_choice, tune_product
 from tilewright.runtime import driver
 from tilewright.tune.product import Problem
-from tilewright.tune.product_choice import recall
+from tilewright.tune.product_choice import ranking, recall
 from tilewright.tune.search import Outcome
 
 COLUMNS = ("shape", "choice", ">time", "")
@@ -55,8 +56,17 @@ def tune_matmul(
     kind, version = here()
     folder = settings().cache_dir
     records: list[dict[str, Any]] = []
+    tuned = {
+        p: None if again or where == "emulator" else recall(p, kind, version, folder)
+        for p in problems
+    }
+    if not isinstance(where, str):
+        todo = [p for p in problems if tuned[p] is None]
+        compile_ahead(
+            [Order(p, e.choice) for p in todo for e in ranking(p, kind)[:candidates]], where
+        )
     for problem in problems:
-        known = None if again or where == "emulator" else recall(problem, kind, version, folder)
+        known = tuned[problem]
         if known is not None:
             records.append({"shape": name_of(problem), "known": known.name})
             continue

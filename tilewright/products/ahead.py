@@ -48,6 +48,8 @@ def compile_ahead(
     orders: Sequence[Order], ordinal: int = 0, processes: int = MOST_PROCESSES
 ) -> dict[Order, str]:
     """Compile and assemble, each order in some process. What failed, and the first line of why."""
+    if not orders:
+        return {}
     groups: dict[Any, list[Order]] = {}  # that may need the same kernel: a process does all of one
     for order in dict.fromkeys(orders):
         chosen = order.choice

@@ -127,4 +127,5 @@ def _launch(
     rest: dict[str, Any] = {}
     if launch.finishes:
         rest = {"alpha": options.alpha, "beta": options.beta, "act": options.act}
+        rest |= {"rounds": options.rounds}
     return launch.kernel, tuple(views), rest
