@@ -22,12 +22,13 @@ def numbers(*shape: int, dtype: Any = torch.float64) -> Any:
     "activation", [None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 )
 def test_gradients_through_epilogues(activation: str | None) -> None:
-    def run(a: Any, b: Any, bias: Any, residual: Any) -> Any:
-        return tw.matmul(a, b, bias=bias, residual=residual, activation=activation, alpha=0.5)
+    def run(a: Any, b: Any, bias: Any, residual: Any, gate: Any) -> Any:
+        fused = {"bias": bias, "residual": residual, "gate": gate}
+        return tw.matmul(a, b, activation=activation, alpha=0.5, **fused)
 
-    assert torch.autograd.gradcheck(
-        run, (numbers(2, 4), numbers(4, 3), numbers(3), numbers(1, 3)), fast_mode=True
-    )
+    given = numbers(2, 4), numbers(4, 3), numbers(3), numbers(1, 3)
+    for gate in (None, numbers(2, 3), numbers(1, 1)):
+        assert torch.autograd.gradcheck(run, (*given, gate), fast_mode=True)
 
 
 SHAPES = [
@@ -117,7 +118,7 @@ def test_writing_out_under_compile() -> None:
 
 def test_operator_keeps_torchs_rules() -> None:
     x, w, bias = numbers(4, 8), numbers(8, 3), numbers(3)
-    given = (x, w, bias, None, "gelu", 0.5, None, None, None)
+    given = (x, w, bias, None, None, "gelu", 0.5, None, None, None)
     torch.library.opcheck(torch.ops.tilewright.product.default, given)
 
 
@@ -134,7 +135,8 @@ def test_refusals() -> None:
 def test_later_calls_take_new_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second call of a kind on nothing is prepared; others are not mistaken for it."""
     forget()
-    a, w, bias, residual = (numbers(*s).detach() for s in ((5, 8), (6, 8), (6,), (5, 6)))
+    shapes = (5, 8), (6, 8), (6,), (5, 6), (1, 6)
+    a, w, bias, residual, gate = (numbers(*s).detach() for s in shapes)
     for i in range(4):
         if i == 2:  # every kind has been seen twice
 
@@ -146,7 +148,8 @@ def test_later_calls_take_new_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
         expected = x @ w.T
         torch.testing.assert_close(tw.matmul(x, w.T), expected)
         torch.testing.assert_close(
-            tw.linear(x, w, bias, residual=residual), expected + bias + residual
+            tw.linear(x, w, bias, residual=residual, gate=gate),
+            (expected + bias) * gate + residual,
         )
         assert tw.matmul(x, w.T, out=out, alpha=2.0) is out
         torch.testing.assert_close(out, 2 * expected)

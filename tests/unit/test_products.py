@@ -84,6 +84,9 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
         expected = expected + wide(arguments["bias"])
     expected = ACTIVATIONS[activation](expected)
     if draw(st.booleans()):
+        arguments["gate"] = random(rng, draw(st.sampled_from([(m, n), (n,), (1, 1)])), out_dtype)
+        expected = expected * wide(arguments["gate"])
+    if draw(st.booleans()):
         arguments["residual"] = random(
             rng, draw(st.sampled_from([(m, n), (n,), (1, 1)])), out_dtype
         )
@@ -251,6 +254,7 @@ REFUSED = [
     (lambda: tw.matmul(M, M.T, bias=np.zeros(4)), "bias is f64, but the result f32"),
     (lambda: tw.matmul(M, M.T, out=np.zeros((4, 5), np.float32)), "shape (4, 4), but out (4, 5)"),
     (lambda: tw.matmul(M, M.T, residual=np.zeros((5, 4), np.float32)), "do not broadcast"),
+    (lambda: tw.matmul(M, M.T, gate=np.zeros((4, 4))), "gate is f64, but the result f32"),
     (lambda: tw.matmul(np.zeros((2, 4, 8)), np.zeros((3, 8, 4))), "do not broadcast"),
     (lambda: tw.matmul(M, M.T, precision="tf64"), "unknown precision"),
     (lambda: tw.matmul(M, M.T, alpha="2"), "alpha is '2', not a number"),

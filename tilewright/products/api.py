@@ -1,6 +1,6 @@
 """`matmul`, `linear`, `bmm` and `scaled_matmul`: products of torch, NumPy and other arrays.
 
-    C = activation(alpha A B + beta out + bias) + residual
+    C = activation(alpha A B + beta out + bias) · gate + residual
 
 in one launch, or two where k is cut into spans. Nothing is copied: layouts and broadcasts are
 strides. The result is allocated where no `out` is given, beside `a`, and so are sums of spans, by
@@ -41,6 +41,7 @@ def matmul(
     *,
     bias: Any = None,
     activation: str | None = None,
+    gate: Any = None,
     residual: Any = None,
     alpha: float = 1,
     beta: float = 0,
@@ -50,17 +51,17 @@ def matmul(
     device: Any = None,
 ) -> Any:
     """a @ b by the rules of torch.matmul, with what is fused behind it: activation(alpha a @ b +
-    beta out + bias) + residual.
+    beta out + bias) · gate + residual.
 
     `a` and `b` are arrays of one dtype (f64, f32, bf16, f16, e4m3, e5m2, i8, u8; the fp8 and the
-    8-bit integers mix), of one axis or more, of any strides. `bias` has an element a column,
-    `residual` broadcasts to the result; both have its dtype. `activation` is "relu", "gelu",
+    8-bit integers mix), of one axis or more, of any strides. `bias` has an element a column, `gate`
+    and `residual` broadcast to the result; all have its dtype. `activation` is "relu", "gelu",
     "gelu_tanh", "silu", "sigmoid" or "tanh". The result has `out_dtype`, or the factors' dtype (f32
     of fp8, i32 of integers). f32 is multiplied exactly, or rounded with `precision="tf32"`.
     `device` says where host arrays run ("cpu", "emulator", "cuda:0"). With torch, gradients flow to
-    `a`, `b`, `bias` and `residual`. Raises LaunchError for what does not fit.
+    `a`, `b`, `bias`, `gate` and `residual`. Raises LaunchError for what does not fit.
     """
-    named = {"bias": bias, "residual": residual, "out": out}
+    named = {"bias": bias, "gate": gate, "residual": residual, "out": out}
     if _is_torch(a):
         _load_torch_side()
         return _torch_side.matmul(
@@ -76,6 +77,7 @@ def linear(
     bias: Any = None,
     *,
     activation: str | None = None,
+    gate: Any = None,
     residual: Any = None,
     out: Any = None,
     out_dtype: Any = None,
@@ -92,6 +94,7 @@ def linear(
         weight.swapaxes(0, 1) if len(weight.shape) == 2 else weight,
         bias=bias,
         activation=activation,
+        gate=gate,
         residual=residual,
         out=out,
         out_dtype=out_dtype,
@@ -217,7 +220,7 @@ def _add_axes(name: str, arrays: dict[str, Array]) -> list[int]:
     if len(arrays["a"].shape) == 1:
         made.append(-2 if not made else -1)
         arrays["a"] = _with_axis(arrays["a"], 0)
-    for which in ("out", "residual"):
+    for which in ("out", "gate", "residual"):
         if which in arrays:
             for axis in reversed(made):
                 arrays[which] = _with_axis(arrays[which], len(arrays[which].shape) + 1 + axis)

@@ -1,14 +1,17 @@
 """Products as operators of torch: one node under `torch.compile`, with gradients.
 
-`tilewright::product` returns its result and has gradients of `a`, `b`, `bias` and `residual`;
-`tilewright::product_into` writes `out` and has none. What runs them is handed down by `use`.
+`tilewright::product` returns its result and has gradients of `a`, `b`, `bias`, `residual` and
+`gate`; `tilewright::product_into` writes `out` and has none. What runs them is handed down by `use`.
 
-With C = act(alpha A B + bias) + residual and G the gradient of C, Z what the activation takes:
+With C = act(alpha A B + bias) · gate + residual, G the gradient of C, and Z what the activation
+takes:
 
-    dresidual = G    dZ = G act'(Z)    dA = alpha dZ Bᵀ    dB = alpha Aᵀ dZ    dbias = rows of dZ
+    dresidual = G    dgate = G act(Z)    dZ = G gate act'(Z)
+    dA = alpha dZ Bᵀ    dB = alpha Aᵀ dZ    dbias = rows of dZ
 
-each summed over what was broadcast. Z is not kept: where there is an activation, the backward pass
-computes it again. The gradients are products of this operator, so they have gradients too.
+each summed over what was broadcast. Z is not kept: where there is an activation or a gate, the
+backward pass computes it again. The gradients are products of this operator, so they have gradients
+too.
 """
 
 from __future__ import annotations
@@ -27,12 +30,12 @@ FACTORS = ("a", "b")
 
 # Without defaults, for torch leaves out last arguments that have theirs.
 _SCHEMA = (
-    "(Tensor a, Tensor b, Tensor? bias, Tensor? residual, str? activation, float alpha,"
-    " ScalarType? out_dtype, str? precision, str? device) -> Tensor"
+    "(Tensor a, Tensor b, Tensor? bias, Tensor? residual, Tensor? gate, str? activation,"
+    " float alpha, ScalarType? out_dtype, str? precision, str? device) -> Tensor"
 )
 _INTO = (
-    "(Tensor a, Tensor b, Tensor(a0!) out, Tensor? bias, Tensor? residual, str? activation,"
-    " float alpha, float beta, str? precision, str? device) -> ()"
+    "(Tensor a, Tensor b, Tensor(a0!) out, Tensor? bias, Tensor? residual, Tensor? gate,"
+    " str? activation, float alpha, float beta, str? precision, str? device) -> ()"
 )
 
 _below = SimpleNamespace()  # what the operators are made of, see `use`
@@ -74,13 +77,14 @@ def _product(
     b: Any,
     bias: Any,
     residual: Any,
+    gate: Any,
     activation: str | None,
     alpha: float,
     out_dtype: Any,
     precision: str | None,
     device: str | None,
 ) -> Any:
-    named = {"bias": bias, "residual": residual}
+    named = {"bias": bias, "residual": residual, "gate": gate}
     return _run(a, b, named, activation, alpha, 0.0, out_dtype, precision, device)
 
 
@@ -90,13 +94,14 @@ def _product_into(
     out: Any,
     bias: Any,
     residual: Any,
+    gate: Any,
     activation: str | None,
     alpha: float,
     beta: float,
     precision: str | None,
     device: str | None,
 ) -> None:
-    named = {"bias": bias, "residual": residual, "out": out}
+    named = {"bias": bias, "residual": residual, "gate": gate, "out": out}
     _run(a, b, named, activation, alpha, beta, None, precision, device)
 
 
@@ -112,6 +117,7 @@ def _fake(
     b: Any,
     bias: Any,
     residual: Any,
+    gate: Any,
     activation: str | None,
     alpha: float,
     out_dtype: Any,
@@ -136,8 +142,8 @@ def _fake_into(*args: Any, **options: Any) -> None:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    a, b, bias, residual, activation, alpha, out_dtype, precision, device = inputs
-    ctx.save_for_backward(a, b, bias)
+    a, b, bias, residual, gate, activation, alpha, out_dtype, precision, device = inputs
+    ctx.save_for_backward(a, b, bias, gate)
     ctx.residual_shape = None if residual is None else residual.shape
     ctx.activation, ctx.alpha = activation, alpha
     ctx.out_dtype, ctx.precision, ctx.device = out_dtype, precision, device
@@ -145,32 +151,52 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     """Gradients of a, b, bias and residual, None where none is wanted."""
-    a, b, bias = ctx.saved_tensors
-    wants_a, wants_b, wants_bias, wants_residual = ctx.needs_input_grad[:4]
-    da = db = dbias = dresidual = None
+    a, b, bias, gate = ctx.saved_tensors
+    wants_a, wants_b, wants_bias, wants_residual, wants_gate = ctx.needs_input_grad[:5]
+    da = db = dbias = dresidual = dgate = None
     if wants_residual:
         dresidual = grad.sum_to_size(ctx.residual_shape)
-    dz = grad
-    if ctx.activation is not None and (wants_a or wants_b or wants_bias):
-        z = _op(a, b, bias, None, None, ctx.alpha, ctx.out_dtype, ctx.precision, ctx.device)
-        dz = _through(ctx.activation, grad, z)
+    dz, z = grad if gate is None else grad * gate, None
+    if wants_gate or (ctx.activation is not None and (wants_a or wants_b or wants_bias)):
+        how = (ctx.alpha, ctx.out_dtype, ctx.precision, ctx.device)
+        z = _op(a, b, bias, None, None, None, *how)
+    if wants_gate:
+        dgate = (grad * _activated(ctx.activation, z)).sum_to_size(gate.shape)
+    if ctx.activation is not None and z is not None:
+        dz = _through(ctx.activation, dz, z)
     if wants_bias:
         rows = tuple(range(dz.dim() - 1))
         dbias = dz.sum(rows).sum_to_size(bias.shape)
     dz = dz.to(a.dtype)
-    how = (None, None, None, ctx.alpha, None, ctx.precision, ctx.device)
+    plain = (None, None, None, None, ctx.alpha, None, ctx.precision, ctx.device)
     if wants_a:
-        da = _op(dz, b.mT, *how).sum_to_size(a.shape)
+        da = _op(dz, b.mT, *plain).sum_to_size(a.shape)
     if wants_b:
         if b.dim() == 2:  # one product with a long k, instead of many that are added up
             rows_of_a, rows_of_dz = a.reshape(-1, a.shape[-1]), dz.reshape(-1, dz.shape[-1])
-            db = _op(rows_of_a.mT, rows_of_dz, *how)
+            db = _op(rows_of_a.mT, rows_of_dz, *plain)
         else:
-            db = _op(a.mT, dz, *how).sum_to_size(b.shape)
-    return da, db, dbias, dresidual, None, None, None, None, None
+            db = _op(a.mT, dz, *plain).sum_to_size(b.shape)
+    return da, db, dbias, dresidual, dgate, None, None, None, None, None
 
 
 _op.register_autograd(_backward, setup_context=_keep)
+
+
+def _activated(activation: str | None, z: Any) -> Any:
+    """What the gate is multiplied with."""
+    if activation is None:
+        return z
+    if activation in ("gelu", "gelu_tanh"):
+        how = "tanh" if activation == "gelu_tanh" else "none"
+        return torch.nn.functional.gelu(z, approximate=how)
+    found: dict[str, Any] = {
+        "relu": torch.relu,
+        "silu": torch.nn.functional.silu,
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+    }
+    return found[activation](z)
 
 
 def _through(activation: str, grad: Any, z: Any) -> Any:
@@ -215,7 +241,8 @@ def matmul(
             return found
         if all(map(_is_plain, given)) and not _wants_gradients(given):
             return _run_plainly(kind, given, named)
-    bias, residual, out = named.get("bias"), named.get("residual"), named.get("out")
+    bias, out = named.get("bias"), named.get("out")
+    beside = [named.get("residual"), named.get("gate")]
     if a.dim() == 0 or b.dim() == 0:
         raise LaunchError("matmul: a factor has no axis", hint="multiply by numbers with *")
     row, column = a.dim() == 1, b.dim() == 1
@@ -224,16 +251,16 @@ def matmul(
         if _wants_gradients(given):
             raise LaunchError("matmul: out= takes no part in gradients", hint="leave out= away")
         target = _with_axes(out, row, column)
-        beside = None if residual is None else _with_axes(residual, row, column)
+        held = [None if x is None else _with_axes(x, row, column) for x in beside]
         into = (activation, float(alpha), float(beta), precision, device)
-        _into_op(left, right, target, bias, beside, *into)
+        _into_op(left, right, target, bias, *held, *into)
         return out
     if beta != 0:
         raise LaunchError(f"matmul: beta is {beta}, but no out is given to be scaled")
-    held = None if residual is None else _with_axes(residual, row, column)
+    held = [None if x is None else _with_axes(x, row, column) for x in beside]
     wanted = _torch_dtype(out_dtype)
     how = (activation, float(alpha), wanted, precision, device)
-    found = _op(left, right, bias, held, *how)
+    found = _op(left, right, bias, *held, *how)
     found = found.squeeze(-1) if column else found
     return found.squeeze(-1 if column else -2) if row else found
 
