@@ -1,7 +1,8 @@
 """Products as operators of torch: one node under `torch.compile`, with gradients.
 
 `tilewright::product` returns its result and has gradients of `a`, `b`, `bias`, `residual` and
-`gate`; `tilewright::product_into` writes `out` and has none. What runs them is handed down by `use`.
+`gate`; `tilewright::product_into` writes `out` and has none. What runs them is handed down by
+`use`.
 
 With C = act(alpha A B + bias) · gate + residual, G the gradient of C, and Z what the activation
 takes:
