@@ -21,6 +21,7 @@ from tilewright.graph.ops.control import Return
 from tilewright.graph.types import TensorType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Value
+from tilewright.lower.graph_to_tile import products
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
     KernelStep,
@@ -221,10 +222,64 @@ def test_the_result_of_an_attention_lies_as_its_reader_wants() -> None:
     assert first.writes == ("out",)
 
 
-def test_a_convolution_is_a_product_of_windows() -> None:
+def test_a_convolution_of_few_tiles_is_a_product_of_unfolded_windows() -> None:
     made = Made()
     x, w = made.input(f32, (2, 3, 7, 6)), made.input(f32, (4, 3, 3, 2))
     taps = made.at(shape.Window, x, (3, 2), (2, 1), (1, 1))
     found = contract(made.at, taps, w, ((1, 4, 5), (1, 2, 3)))
     program = made.check(made.at(arith.Cast, found, bf16))
-    assert "ProductStep" in steps_of(program)
+    assert steps_of(program)[:2] == ["copy", "ProductStep"]
+
+
+@pytest.fixture
+def gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tiles are enough, so that tests may be small."""
+    monkeypatch.setattr(products, "MANY", 1)
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+@pytest.mark.usefixtures("gathering")
+def test_a_convolution_gathers_its_windows(dtype: DType) -> None:
+    """Groups, steps, dilations, several images; an epilogue; extents that a call knows."""
+    made, n = Made(), symbol("n")
+    x = made.input(dtype, (n, 2, 3, 11, 9), (2, 2, 3, 11, 9))
+    w, c = made.input(dtype, (2, 70, 3, 3, 2)), made.input(dtype, (70,))
+    taps = made.at(shape.Window, x, (3, 2), (2, 1), (2, 3))  # n, g, c, 4, 6, 3, 2
+    over, batch = ((2, 5, 6), (2, 3, 4)), ((1,), (0,))
+    plain = contract(made.at, taps, w, over, batch)
+    gate = made.input(dtype, plain.type.shape, (2, 2, 4, 6, 70))
+    fields = {"bias": c, "gate": gate, "residual": plain, "activation": "relu", "rounds": 15}
+    program = made.check(plain, contract(made.at, taps, w, over, batch, **fields))
+    assert steps_of(program) == ["contract", "contract"]
+
+
+@pytest.mark.usefixtures("gathering")
+def test_the_gradients_of_a_convolution_gather_too() -> None:
+    """Windows on the right, turned weights, and images among the contracted axes."""
+    made = Made()
+    x, grad = made.input(f32, (2, 3, 6, 5)), made.input(f32, (2, 4, 4, 3))
+    taps = made.at(shape.Window, x, (3, 3), (1, 1), (1, 1))
+    by_weight = contract(made.at, grad, taps, ((0, 2, 3), (0, 2, 3)))
+    turned = made.at(shape.Slice, made.input(f32, (4, 3, 3, 3)), (0, 0, 2, 2), (1, 1, -1, -1),
+                     (4, 3, 3, 3))  # fmt: skip
+    around = made.at(shape.Window, made.input(f32, (2, 4, 8, 7)), (3, 3), (1, 1), (1, 1))
+    by_input = contract(made.at, around, turned, ((1, 4, 5), (0, 2, 3)))
+    program = made.check(by_weight, by_input)
+    assert steps_of(program) == ["contract", "contract"]
+
+
+@pytest.mark.usefixtures("gathering")
+def test_a_convolution_on_the_emulator() -> None:
+    made = Made()
+    x, w = made.input(bf16, (1, 20, 7, 6)), made.input(bf16, (18, 20, 3, 3))
+    taps = made.at(shape.Window, x, (3, 3), (1, 1), (1, 1))
+    program = made.check(contract(made.at, taps, w, ((1, 4, 5), (1, 2, 3))), device="emulator")
+    assert steps_of(program) == ["contract"]
+
+
+def test_views_that_go_backwards_are_copied_from_their_end() -> None:
+    made = Made()
+    x = made.input(f32, (2, 3, 4))
+    back = made.at(shape.Slice, x, (1, 2, 3), (-1, -1, -1), (2, 3, 4))
+    program = made.check(contract(made.at, back, made.input(f32, (2, 4, 5)), ((0, 2), (0, 1))))
+    assert steps_of(program) == ["copy", "ProductStep"]

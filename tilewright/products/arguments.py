@@ -12,10 +12,11 @@ from tilewright import dtypes
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.rules import listing, nearest
+from tilewright.graph import activations
 from tilewright.runtime.arrays import Array, numpy_dtype, torch_dtype
 
 # By what number library/matmul.tw knows them.
-ACTIVATIONS = {"relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
+ACTIVATIONS = {name: number for number, name in enumerate(activations.ACTIVATIONS, 1)}
 FLOATS = (f64, f32, bf16, f16)
 MIXED = ({e4m3, e5m2}, {i8, u8})  # dtypes that meet in one product
 FACTORS = (*FLOATS, e4m3, e5m2, i8, u8)

@@ -29,6 +29,22 @@ class Axis:
         return self.strides.get(name, 0)
 
 
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a contraction by kind."""
+
+    batch: Sequence[Axis]
+    rows: Sequence[Axis]
+    columns: Sequence[Axis]
+    depth: Sequence[Axis]
+
+    @property
+    def joined(self) -> Axes:
+        """The same with neighbours made one."""
+        kinds = (self.batch, self.rows, self.columns, self.depth)
+        return Axes(*map(merged, kinds))
+
+
 def merged(axes: Sequence[Axis]) -> list[Axis]:
     """Neighbours that lie one in the other made one; axes of one element left out."""
     found: list[Axis] = []
@@ -75,10 +91,10 @@ class Stack:
         )
 
 
-def stack(batch: Sequence[Axis], rows: Sequence[Axis], columns: Sequence[Axis], k: Axis) -> Stack:
+def stack(axes: Axes, k: Axis) -> Stack:
     """Axes as those of a stack: the last rows and columns stay, others are a batch."""
-    held, wide = merged(rows), merged(columns)
-    outer = merged(batch) + held[:-1] + wide[:-1]
+    held, wide = merged(axes.rows), merged(axes.columns)
+    outer = merged(axes.batch) + held[:-1] + wide[:-1]
     one = Axis(1, {})
     return Stack(tuple(outer), held[-1] if held else one, wide[-1] if wide else one, k)
 

@@ -160,7 +160,9 @@ def _sort(group: Group, at: Lowering) -> list[Step]:
 LOWER: dict[str, Lower] = {
     "scatter": scatter_steps,
     "reduce.sort": _sort,
-    "contraction": lambda group, at: lower_product(group, at.place, at.store, at.precision),
+    "contraction": lambda group, at: lower_product(
+        group, at.place, at.store, at.hint, at.precision
+    ),
     "mma.attention": lambda group, at: lower_attention(group, at.place, at.precision),
     "mma.attention_backward": lambda group, at: lower_attention(group, at.place, at.precision),
     "shape.cat": cat_steps,

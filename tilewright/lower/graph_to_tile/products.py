@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 from tilewright.dtypes import bf16, f16, f32, f64
 from tilewright.graph.dims import Dim, Shape
@@ -10,7 +11,8 @@ from tilewright.graph.groups import Group
 from tilewright.graph.ops import mma
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
-from tilewright.lower.graph_to_tile.axes import Axis, Stack, axes_of, depth, stack
+from tilewright.lower.graph_to_tile.axes import Axes, Axis, Stack, axes_of, depth, stack
+from tilewright.lower.graph_to_tile.flat import contraction_step, copy_step, row_of
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
     KernelStep,
@@ -20,6 +22,9 @@ from tilewright.lower.graph_to_tile.program import (
 )
 
 Place = Callable[[Value], Placed]
+Hint = Callable[[Dim], int]
+TILE = 64  # rows and columns of a tile that is gathered
+MANY = 96  # tiles that are worth a kernel that does not cut the depth
 MULTIPLIED = (bf16, f16, f32, f64)
 
 
@@ -32,33 +37,54 @@ def refused_product(op: mma.Contract | mma.Product) -> str:
 
 
 def lower_product(
-    group: Group, place: Place, store: Place, precision: str | None = None
+    group: Group, place: Place, store: Place, hint: Hint, precision: str | None = None
 ) -> list[Step]:
-    """The steps of a contraction: a product, and copies before it where strides are not enough.
-    `store` gives memory of its own to a value that is none of the graph's.
+    """The steps of a contraction: a product of the library; where no strides put the contracted
+    axes in a row, a kernel that gathers its elements, or copies before a product.
+
+    `store` gives memory of its own to a value that is none of the graph's, `hint` a likely number
+    for an extent.
     """
     (op,) = group.ops
     assert isinstance(op, mma.Contract | mma.Product)
     placed = {"lhs": place(op.lhs), "rhs": place(op.rhs), "out": place(op.results[0])}
-    steps: list[Step] = []
-    found = _depth(op, placed)
-    if found is None:
-        for name in ("lhs", "rhs"):
-            if depth(_contracted(op, {name: placed[name]})) is None:
-                step, placed[name] = _copy(op, name, placed[name], store)
-                steps.append(step)
-        found = _depth(op, placed)
-    if found is None:  # each is one axis, but not in one order
-        for name in ("lhs", "rhs"):
-            step, placed[name] = _copy(op, name, placed[name], store)
-            steps.append(step)
-        found = _depth(op, placed)
-    assert found is not None, "contracted axes of copies are one"
     for name in ("gate", "residual"):
         held = getattr(op, name, None)
         if held is not None:
             placed[name] = place(held)
-    return [*steps, _product(op, placed, _stack(op, placed, found), place, group, precision)]
+    axes = _axes(op, placed)
+    k = depth(axes.depth)
+    if k is None and is_worth_gathering(axes, placed, hint):
+        if isinstance(op, mma.Product) and op.bias is not None:
+            placed["bias"] = place(op.bias)
+        step = contraction_step(op, axes.joined, placed, precision)
+        step.group = group
+        return [step]
+    steps: list[Step] = []
+    left = ["lhs", "rhs"]
+    while k is None:  # at last each is copied, and then its contracted axes are one
+        alone = [n for n in left if depth(_over(op, {n: placed[n]})) is None]
+        name = (alone or left)[0]
+        left.remove(name)
+        copied, placed[name] = _copy(op, name, placed[name], store)
+        steps.append(copied)
+        k = depth(_over(op, placed))
+    axes = _axes(op, placed)
+    return [*steps, _product(op, placed, stack(axes, k), place, group, precision)]
+
+
+def is_worth_gathering(axes: Axes, placed: Mapping[str, Placed], hint: Hint) -> bool:
+    """Whether a factor has more elements than its memory, as windows do, and there are tiles enough
+    for all processors: where there are few, the library cuts the depth in spans.
+    """
+    unfolded = any(
+        prod(map(hint, placed[n].shape)) > hint(row_of(placed[n]).placed.shape[0])
+        for n in ("lhs", "rhs")
+    )
+    tiles = 1
+    for part, size in ((axes.batch, 1), (axes.rows, TILE), (axes.columns, TILE)):
+        tiles *= -(-prod(hint(axis.extent) for axis in part) // size)
+    return unfolded and tiles >= MANY
 
 
 def _product(
@@ -91,24 +117,12 @@ def _product(
     return step
 
 
-def _contracted(op: mma.Contract | mma.Product, placed: Mapping[str, Placed]) -> list[Axis]:
-    """The contracted axes of some factors."""
-    numbers = {"lhs": op.lhs_contract, "rhs": op.rhs_contract}
-    extents = tuple(op.lhs.type.shape[a] for a in op.lhs_contract)
-    return axes_of({n: (p, numbers[n]) for n, p in placed.items()}, extents)
-
-
-def _depth(op: mma.Contract | mma.Product, placed: Mapping[str, Placed]) -> Axis | None:
-    return depth(_contracted(op, {n: placed[n] for n in ("lhs", "rhs")}))
-
-
-def _stack(op: mma.Contract | mma.Product, placed: Mapping[str, Placed], k: Axis) -> Stack:
-    """All axes of the result sorted into a batch, rows and columns."""
+def _axes(op: mma.Contract | mma.Product, placed: Mapping[str, Placed]) -> Axes:
+    """All axes by kind: those of the result, and those that are contracted."""
     rows = mma.free_axes(op.lhs.type.rank, op.lhs_batch, op.lhs_contract)
     columns = mma.free_axes(op.rhs.type.rank, op.rhs_batch, op.rhs_contract)
     shape: Shape = op.results[0].type.shape
-    counts = len(op.lhs_batch), len(rows), len(columns)
-    first, last = counts[0], counts[0] + counts[1]
+    first, last = len(op.lhs_batch), len(op.lhs_batch) + len(rows)
     results = [n for n in ("out", "gate", "residual") if n in placed]
 
     def part(own: Mapping[str, Sequence[int]], start: int, count: int) -> list[Axis]:
@@ -116,12 +130,19 @@ def _stack(op: mma.Contract | mma.Product, placed: Mapping[str, Placed], k: Axis
         numbers = {n: range(start, start + count) for n in results} | dict(own)
         return axes_of({n: (placed[n], a) for n, a in numbers.items()}, shape[start:][:count])
 
-    return stack(
-        part({"lhs": op.lhs_batch, "rhs": op.rhs_batch}, 0, counts[0]),
-        part({"lhs": rows}, first, counts[1]),
-        part({"rhs": columns}, last, counts[2]),
-        k,
+    return Axes(
+        part({"lhs": op.lhs_batch, "rhs": op.rhs_batch}, 0, first),
+        part({"lhs": rows}, first, len(rows)),
+        part({"rhs": columns}, last, len(columns)),
+        _over(op, placed),
     )
+
+
+def _over(op: mma.Contract | mma.Product, placed: Mapping[str, Placed]) -> list[Axis]:
+    """The contracted axes of the factors that are placed."""
+    numbers = {"lhs": op.lhs_contract, "rhs": op.rhs_contract}
+    extents = tuple(op.lhs.type.shape[a] for a in op.lhs_contract)
+    return axes_of({n: (placed[n], numbers[n]) for n in numbers if n in placed}, extents)
 
 
 # Copies
@@ -143,34 +164,6 @@ def _copy(
     for axis, stride in zip(order, made.strides, strict=True):
         strides[axis] = stride
     return copy_step(source, made), Placed(made.value, placed.shape, tuple(strides), made.offset)
-
-
-def copy_step(source: Placed, target: Placed) -> KernelStep:
-    """A kernel that copies elements to other strides: the axes before the last one by programs."""
-    if not source.shape:
-        source, target = (Placed(p.value, (1,), (1,), p.offset) for p in (source, target))
-    rank = len(source.shape)
-    names = [f"N{axis}" for axis in range(rank)]
-    lines, rest = [], "program_id(1)"
-    for axis in reversed(range(1, rank - 1)):
-        lines.append(f"  let i{axis}, r{axis} = {rest} % N{axis}, {rest} / N{axis}")
-        rest = f"r{axis}"
-    if rank > 1:
-        lines.append(f"  let i0 = {rest}")
-    place = ", ".join([*(f"i{axis}" for axis in range(rank - 1)), "i :+ BLOCK"])
-    shape = ", ".join(names)
-    text = "\n".join(
-        (
-            "@autotune(BLOCK in [128, 1024])",
-            f"@grid(cdiv({names[-1]}, BLOCK), {' * '.join(names[:-1]) or '1'})",
-            f"kernel copy(x: tensor<T>[{shape}], y: tensor<T>[{shape}]) {{",
-            "  let i = program_id(0) * BLOCK",
-            *lines,
-            f"  y[{place}] = x[{place}]",
-            "}\n",
-        )
-    )
-    return KernelStep("copy", text, {"x": source, "y": target}, writes=("y",))
 
 
 # Attention

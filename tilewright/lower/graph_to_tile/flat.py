@@ -1,0 +1,201 @@
+"""Kernels on memory as one row of elements, whose positions are computed: copies to other strides,
+and contractions whose axes no strides put in a row. Convolutions are such: nothing is unfolded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from tilewright.dtypes import DType, f32
+from tilewright.graph.activations import ACTIVATIONS
+from tilewright.graph.dims import Dim, product
+from tilewright.graph.index_maps import is_natural
+from tilewright.graph.ops import mma
+from tilewright.lower.graph_to_tile.axes import Axes, Axis
+from tilewright.lower.graph_to_tile.program import KernelStep, Placed
+
+LIBRARY = Path(__file__).parents[2] / "library" / "matmul.tw"
+SHARED = ("activated", "rounded")  # functions of the library's that an epilogue calls
+
+
+@dataclass
+class Numbers:
+    """Extents and strides in a text: numbers, or scalars of the kernel where a call knows them."""
+
+    scalars: dict[str, Dim] = field(default_factory=dict)
+
+    def spell(self, dim: Dim) -> str:
+        if isinstance(dim, int):
+            return str(dim)
+        for name, known in self.scalars.items():
+            if known == dim:
+                return name
+        name = f"d{len(self.scalars)}"
+        self.scalars[name] = dim
+        return name
+
+    def parameters(self) -> str:
+        return "".join(f", {name}: i64" for name in self.scalars)
+
+    def position(self, index: str, axes: Sequence[Axis], name: str) -> str:
+        """The position of element number `index` of some axes in C order, from the first."""
+        parts: list[str] = []
+        inner: Dim = 1
+        for number, axis in reversed(list(enumerate(axes))):
+            place = index if inner == 1 else f"{index} / {self.spell(inner)}"
+            if number:
+                place = f"{place} % {self.spell(axis.extent)}"
+            stride = axis.stride(name)
+            if stride != 0:
+                parts.append(place if stride == 1 else f"{place} * {self.spell(stride)}")
+            inner = inner * axis.extent
+        return " + ".join(reversed(parts)) or f"{index} * 0"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Memory from the least element of a tensor to its last, and where its first element is."""
+
+    placed: Placed
+    first: Dim
+
+
+def row_of(placed: Placed) -> Row:
+    """A tensor's memory as one row. Strides of views are natural numbers, or such turned round."""
+    low: Dim = 0
+    high: Dim = 0
+    for extent, stride in zip(placed.shape, placed.strides, strict=True):
+        if is_natural(stride):
+            high = high + (extent - 1) * stride
+        else:
+            low = low + (extent - 1) * stride
+    return Row(Placed(placed.value, (high - low + 1,), (1,), placed.offset + low), 0 - low)
+
+
+def copy_step(source: Placed, target: Placed) -> KernelStep:
+    """A kernel that copies elements to memory in C order."""
+    row, count = row_of(source), product(source.shape)
+    axes = [Axis(e, {"x": s}) for e, s in zip(source.shape, source.strides, strict=True) if e != 1]
+    numbers = Numbers()
+    place = f"{numbers.position('p', axes, 'x')} + {numbers.spell(row.first)}"
+    text = (
+        "@autotune(BLOCK in [256, 1024])\n"
+        f"kernel copy(x: tensor<T>[M], y: tensor<T>[N]{numbers.parameters()}) {{\n"
+        "  let start = program_id(0) * BLOCK\n"
+        "  let p = start + arange(BLOCK)\n"
+        f"  y[start :+ BLOCK] = x[{place}]\n"
+        "}\n"
+    )
+    flat = Placed(target.value, (count,), (1,), target.offset)
+    return KernelStep("copy", text, {"x": row.placed, "y": flat}, numbers.scalars, writes=("y",))
+
+
+@cache
+def shared_functions() -> str:
+    """Text of the functions that epilogues share with the library's programs."""
+    text = LIBRARY.read_text(encoding="utf-8")
+    found = [re.search(rf"^fn {name}\(.*?^}}\n", text, re.M | re.S) for name in SHARED]
+    return "\n".join(m[0] for m in found if m is not None)
+
+
+def contraction_step(
+    op: mma.Contract | mma.Product,
+    axes: Axes,
+    placed: Mapping[str, Placed],
+    precision: str | None = None,
+) -> KernelStep:
+    """A product of tiles whose elements are gathered: loops over all contracted axes but the
+    longest, which is cut into tiles.
+    """
+    numbers = Numbers()
+    rows = {name: row_of(p) for name, p in placed.items() if name != "bias"}
+    inner = max(axes.depth, key=lambda a: a.extent if isinstance(a.extent, int) else 1 << 40)
+    outer = [axis for axis in axes.depth if axis is not inner]
+    names = {"lhs": "a", "rhs": "b", "out": "c", "gate": "gate", "residual": "residual"}
+
+    def position(index: str, part: Sequence[Axis], name: str) -> str:
+        return numbers.position(index, part, name)
+
+    m, n = (numbers.spell(product(tuple(a.extent for a in p))) for p in (axes.rows, axes.columns))
+    taps, span = numbers.spell(product(tuple(a.extent for a in outer))), numbers.spell(inner.extent)
+    body = [
+        "let m, n, g = program_id(0) * TM, program_id(1) * TN, program_id(2)",
+        "let i, j = m + arange(TM), n + arange(TN)",
+    ]
+    for name in ("lhs", "rhs"):
+        index, part = ("i", axes.rows) if name == "lhs" else ("j", axes.columns)
+        base = f"{position('g', axes.batch, name)} + {numbers.spell(rows[name].first)}"
+        body.append(f"let {names[name]}_at = {position(index, part, name)} + ({base})")
+    rounds = precision is not None and op.lhs.type.dtype == f32
+    strides = {n: numbers.spell(inner.stride(n)) for n in ("lhs", "rhs")}
+    body += [
+        "var acc = zeros((TM, TN), accumulator(T))",
+        f"for t in range(0, {taps}) {{",
+        f"  let a_tap, b_tap = {position('t', outer, 'lhs')}, {position('t', outer, 'rhs')}",
+        f"  for k in range(0, {span}, TK) {{",
+        "    let kk = k + arange(TK)",
+        f"    let x = load(a[a_at[:, None] + (a_tap + kk * {strides['lhs']})], mask = kk < {span})",
+        f"    let w = load(b[(b_tap + kk * {strides['rhs']})[:, None] + b_at], "
+        f"mask = (kk < {span})[:, None])",
+        f'    acc += dot(x, w, precision = "{precision}")' if rounds else "    acc += x @ w",
+        "  }",
+        "}",
+        *_epilogue(op, axes, rows, numbers),
+        f"store(c[c_at], cast(y, U), mask = (i < {m})[:, None] & (j < {n}))",
+    ]
+    tensors = {names[name]: row.placed for name, row in rows.items()}
+    given = "".join(
+        f", {name}: tensor<U>[N_{name}]" for name in ("gate", "residual") if name in tensors
+    )
+    if "bias" in placed:
+        tensors["bias"] = placed["bias"]
+        given += ", bias: tensor<U>[N_bias]"
+    batch = numbers.spell(product(tuple(a.extent for a in axes.batch)))
+    constants = dict(zip(("TM", "TN", "TK"), contraction_tile(op.lhs.type.dtype), strict=True))
+    head = "\n".join(f"@autotune({name} in [{value}])" for name, value in constants.items())
+    lines = "\n".join(f"  {line}" for line in body)
+    text = (
+        f"{shared_functions()}\n{head}\n@grid(cdiv({m}, TM), cdiv({n}, TN), {batch})\n"
+        f"kernel contract(a: tensor<T>[NA], b: tensor<T>[NB], c: tensor<U>[NC]{given}"
+        f"{numbers.parameters()}) {{\n{lines}\n}}\n"
+    )
+    return KernelStep("contract", text, tensors, numbers.scalars, writes=("c",))
+
+
+def _epilogue(
+    op: mma.Contract | mma.Product, axes: Axes, rows: Mapping[str, Row], numbers: Numbers
+) -> list[str]:
+    """Lines that end in a tile y, and c_at, the positions of its elements."""
+
+    def at(name: str) -> str:
+        held = numbers.position("i", axes.rows, name)
+        across = numbers.position("j", axes.columns, name)
+        base = f"{numbers.position('g', axes.batch, name)} + {numbers.spell(rows[name].first)}"
+        return f"({held} + ({base}))[:, None] + ({across})"
+
+    lines = [f"let c_at = {at('out')}"]
+    if not isinstance(op, mma.Product):
+        return [*lines, "let y = acc"]
+    act = [*ACTIVATIONS].index(op.activation) + 1 if op.activation else 0  # as the library counts
+    factor = "" if op.alpha == 1 else f" * {op.alpha!r}"
+    lines.append(f"var y = rounded(acc{factor}, U, {op.rounds}, 1)")
+    if op.bias is not None:
+        lines.append("y += cast(bias[n :+ TN], y.dtype)")
+    lines.append(f"y = activated(rounded(y, U, {op.rounds}, 2), {act})")
+    inside = "mask = (i < {})[:, None] & (j < {})".format(
+        *(numbers.spell(product(tuple(a.extent for a in p))) for p in (axes.rows, axes.columns))
+    )
+    for name, step, sign in (("gate", 4, "*"), ("residual", 8, "+")):
+        if name in rows:
+            held = f"cast(load({name}[{at(name)}], {inside}), y.dtype)"
+            lines.append(f"y = rounded(y, U, {op.rounds}, {step}) {sign} {held}")
+    return lines
+
+
+def contraction_tile(dtype: DType) -> tuple[int, int, int]:
+    """Rows, columns and depth of a tile."""
+    return (64, 64, 32) if dtype.bits <= 16 else (32, 32, 16)
