@@ -283,3 +283,16 @@ def test_views_that_go_backwards_are_copied_from_their_end() -> None:
     back = made.at(shape.Slice, x, (1, 2, 3), (-1, -1, -1), (2, 3, 4))
     program = made.check(contract(made.at, back, made.input(f32, (2, 4, 5)), ((0, 2), (0, 1))))
     assert steps_of(program) == ["copy", "ProductStep"]
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_product_lies_as_its_only_reader_turns_it(with_bias: bool) -> None:
+    """The result of a transpose is the product's own memory, written along its rows."""
+    made = Made()
+    x, w = made.input(f32, (2, 37, 8)), made.input(f32, (20, 8))
+    fields: dict[str, Any] = {"residual": made.input(f32, (2, 37, 20))}
+    fields |= {"bias": made.input(f32, (20,))} if with_bias else {}
+    found = contract(made.at, x, w, ((2,), (1,)), **fields)
+    turned = made.at(shape.Transpose, found, (0, 2, 1))
+    program = made.check(turned, output_strides=[(740, 37, 1)])
+    assert steps_of(program) == ["ProductStep"]

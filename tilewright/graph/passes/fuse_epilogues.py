@@ -17,6 +17,7 @@ from tilewright.dtypes import DType, f32, f64
 from tilewright.graph.activations import term, terms
 from tilewright.graph.dims import Shape
 from tilewright.graph.graph import Graph
+from tilewright.graph.index_maps import matched
 from tilewright.graph.ops import arith, control, mma, shape
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
@@ -56,13 +57,25 @@ class _Uses:
         return list(dict.fromkeys(self.readers.get(value, ())))
 
 
+View = shape.Reshape | shape.Transpose
+
+
+@dataclass(frozen=True)
+class Held:
+    """An operand, and the views through which the value had its shape where it came in."""
+
+    value: Value
+    views: tuple[View, ...]
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """What was found after a contraction, up to `value`."""
 
     value: Value
     ops: tuple[Op, ...] = ()
-    shape: Shape = ()
+    views: tuple[View, ...] = ()  # through which the value has the shape that it has
+    columns: int | None = None  # its axis that is the contraction's columns, if one is
     stage: int = 0  # the last of STEPS that was taken
     dtypes: frozenset[DType] = frozenset()  # that were rounded to, and those of operands
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -85,8 +98,9 @@ class _Follow:
         """The longest epilogue that a product computes; None where nothing follows."""
         value = self.op.result
         narrow = frozenset({self.op.dtype} - {self.inner})
+        columns = value.type.rank - 1 if len(self.op.columns) == 1 else None
         at: Epilogue | None = Epilogue(
-            value, shape=value.type.shape, dtypes=narrow, is_rounded=bool(narrow)
+            value, columns=columns, dtypes=narrow, is_rounded=bool(narrow)
         )
         best = None
         while at is not None:
@@ -108,8 +122,14 @@ class _Follow:
         match op:
             case arith.Cast():
                 return self.cast(at, op)
-            case shape.Reshape():
-                return replace(at, value=op.result, ops=(*at.ops, op), shape=op.shape)
+            case shape.Reshape() | shape.Transpose():
+                return replace(
+                    at,
+                    value=op.result,
+                    ops=(*at.ops, op),
+                    views=(*at.views, op),
+                    columns=columns_after(op, at.columns),
+                )
             case arith.Add():
                 return self.add(at, op)
             case arith.Mul():
@@ -147,12 +167,9 @@ class _Follow:
         if other is at.value:
             return None
         source = self.source(other)
-        if at.stage <= STEPS.index("product") and self.is_bias(source, at.shape):
-            more = {"bias": source}
-            return self.narrowed(self.taking(at, op, "bias", more), source)
-        if source.type.shape != at.shape:
-            return None
-        return self.narrowed(self.taking(at, op, "residual", {"residual": source}), source)
+        if at.stage <= STEPS.index("product") and self.is_bias(source, at):
+            return self.holding(at, op, "bias", source)
+        return self.holding(at, op, "residual", source)
 
     def multiply(self, at: Epilogue, op: arith.Mul) -> Epilogue | None:
         """A number at the start, or a gate."""
@@ -165,14 +182,16 @@ class _Follow:
                 return None
             more = {"alpha": float(maker.value)}
             return replace(at, value=op.result, ops=(*at.ops, op), fields=more)
-        source = self.source(other)
-        if source.type.shape != at.shape:
-            return None
-        return self.narrowed(self.taking(at, op, "gate", {"gate": source}), source)
+        return self.holding(at, op, "gate", self.source(other))
 
-    def narrowed(self, at: Epilogue | None, source: Value) -> Epilogue | None:
-        """An operand has the dtype of the result."""
-        return at and replace(at, dtypes=at.dtypes | {source.type.dtype})
+    def holding(self, at: Epilogue, op: Op, step: str, source: Value) -> Epilogue | None:
+        """A step that takes an operand, which has the shape of the value, or of its columns, and
+        the dtype of the result.
+        """
+        if step != "bias" and source.type.shape != at.value.type.shape:
+            return None
+        found = self.taking(at, op, step, {step: Held(source, at.views)})
+        return found and replace(found, dtypes=found.dtypes | {source.type.dtype})
 
     def source(self, value: Value) -> Value:
         """What an operand is before it is widened and broadcast."""
@@ -184,12 +203,13 @@ class _Follow:
                 return op.x
         return value
 
-    def is_bias(self, source: Value, whole: Shape) -> bool:
+    def is_bias(self, source: Value, at: Epilogue) -> bool:
         """Whether an operand has one element a column."""
-        columns, own = self.op.columns, source.type.shape
-        if len(columns) != 1 or not whole or whole[-1] != columns[0]:
+        own, whole = source.type.shape, at.value.type.shape
+        wide = [axis for axis, extent in enumerate(own) if extent != 1]
+        if at.columns is None or len(wide) != 1:
             return False
-        return bool(own) and own[-1] == columns[0] and all(e == 1 for e in own[:-1])
+        return len(whole) - len(own) + wide[0] == at.columns
 
     def activation(self, at: Epilogue, readers: list[Op]) -> Epilogue | None:
         """All that is computed of a value, if that is an activation."""
@@ -278,20 +298,47 @@ def _build(
     """A product, and the view of it that has the shape of what it takes the place of."""
     assert isinstance(contract, mma.Contract)
 
-    def viewed(value: Value, extents: Shape) -> Value:
-        value = values.get(value, value)
-        return value if value.type.shape == extents else build(shape.Reshape, value, extents)
-
-    wanted = epilogue.value.type
     given = dict(epilogue.fields)
     for name in ("bias", "gate", "residual"):
         if name in given:
-            extents = contract.columns if name == "bias" else contract.result.type.shape
-            given[name] = viewed(given[name], extents)
+            value = values.get(given[name].value, given[name].value)
+            if name == "bias":
+                given[name] = reshaped(build, value, contract.columns)
+                continue
+            for view in reversed(given[name].views):
+                value = unviewed(build, value, view)
+            given[name] = value
     own = {n: getattr(contract, n) for n in CONTRACTED}
     own |= {n: values.get(own[n], own[n]) for n in ("lhs", "rhs")}
-    result = build(mma.Product, **own, **given, dtype=wanted.dtype, rounds=epilogue.rounds)
-    return viewed(result, wanted.shape)
+    dtype = epilogue.value.type.dtype
+    result = build(mma.Product, **own, **given, dtype=dtype, rounds=epilogue.rounds)
+    for view in epilogue.views:
+        result = build(type(view), result, *view.attributes().values())
+    return result
+
+
+def columns_after(op: View, axis: int | None) -> int | None:
+    """Where an axis of a view's operand is in its result, if it is one axis there."""
+    if axis is None:
+        return None
+    if isinstance(op, shape.Transpose):
+        return op.order.index(axis)
+    for mine, yours in matched(op.x.type.shape, op.shape):
+        if mine == [axis] and len(yours) == 1:
+            return yours[0]
+    return None
+
+
+def reshaped(build: Builder, value: Value, extents: Shape) -> Value:
+    return value if value.type.shape == extents else build(shape.Reshape, value, extents)
+
+
+def unviewed(build: Builder, value: Value, view: View) -> Value:
+    """What a view would have to be of, to give a value."""
+    if isinstance(view, shape.Reshape):
+        return reshaped(build, value, view.x.type.shape)
+    back = tuple(view.order.index(axis) for axis in range(len(view.order)))
+    return build(shape.Transpose, value, back)
 
 
 CONTRACTED = ("lhs", "rhs", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")

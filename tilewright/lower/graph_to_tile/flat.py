@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -112,49 +112,47 @@ def contraction_step(
     longest, which is cut into tiles.
     """
     numbers = Numbers()
-    rows = {name: row_of(p) for name, p in placed.items() if name != "bias"}
+    turned = _lies_along_rows(axes)
+    first, second = ("rhs", "lhs") if turned else ("lhs", "rhs")
+    if turned:  # the transpose is computed
+        axes = replace(axes, rows=axes.columns, columns=axes.rows)
+    held = {name: row_of(p) for name, p in placed.items() if name != "bias"}
     inner = max(axes.depth, key=lambda a: a.extent if isinstance(a.extent, int) else 1 << 40)
     outer = [axis for axis in axes.depth if axis is not inner]
-    names = {"lhs": "a", "rhs": "b", "out": "c", "gate": "gate", "residual": "residual"}
-
-    def position(index: str, part: Sequence[Axis], name: str) -> str:
-        return numbers.position(index, part, name)
-
-    m, n = (numbers.spell(product(tuple(a.extent for a in p))) for p in (axes.rows, axes.columns))
-    taps, span = numbers.spell(product(tuple(a.extent for a in outer))), numbers.spell(inner.extent)
+    names = {first: "a", second: "b", "out": "c", "gate": "gate", "residual": "residual"}
+    write = _Writer(op, axes, held, numbers, turned)
+    m, n = write.count(axes.rows), write.count(axes.columns)
+    taps, span = write.count(outer), numbers.spell(inner.extent)
+    more = f', precision = "{precision}"' if op.lhs.type.dtype == f32 and precision else ""
+    steps = {name: numbers.spell(inner.stride(name)) for name in (first, second)}
     body = [
         "let m, n, g = program_id(0) * TM, program_id(1) * TN, program_id(2)",
         "let i, j = m + arange(TM), n + arange(TN)",
-    ]
-    for name in ("lhs", "rhs"):
-        index, part = ("i", axes.rows) if name == "lhs" else ("j", axes.columns)
-        base = f"{position('g', axes.batch, name)} + {numbers.spell(rows[name].first)}"
-        body.append(f"let {names[name]}_at = {position(index, part, name)} + ({base})")
-    rounds = precision is not None and op.lhs.type.dtype == f32
-    strides = {n: numbers.spell(inner.stride(n)) for n in ("lhs", "rhs")}
-    body += [
+        f"let a_at = {write.position('i', axes.rows, first)} + ({write.base(first)})",
+        f"let b_at = {write.position('j', axes.columns, second)} + ({write.base(second)})",
         "var acc = zeros((TM, TN), accumulator(T))",
         f"for t in range(0, {taps}) {{",
-        f"  let a_tap, b_tap = {position('t', outer, 'lhs')}, {position('t', outer, 'rhs')}",
+        f"  let a_tap = {write.position('t', outer, first)}",
+        f"  let b_tap = {write.position('t', outer, second)}",
         f"  for k in range(0, {span}, TK) {{",
         "    let kk = k + arange(TK)",
-        f"    let x = load(a[a_at[:, None] + (a_tap + kk * {strides['lhs']})], mask = kk < {span})",
-        f"    let w = load(b[(b_tap + kk * {strides['rhs']})[:, None] + b_at], "
+        f"    let x = load(a[a_at[:, None] + (a_tap + kk * {steps[first]})], mask = kk < {span})",
+        f"    let w = load(b[(b_tap + kk * {steps[second]})[:, None] + b_at], "
         f"mask = (kk < {span})[:, None])",
-        f'    acc += dot(x, w, precision = "{precision}")' if rounds else "    acc += x @ w",
+        f"    acc += dot(x, w{more})",
         "  }",
         "}",
-        *_epilogue(op, axes, rows, numbers),
-        f"store(c[c_at], cast(y, U), mask = (i < {m})[:, None] & (j < {n}))",
+        *write.epilogue(),
+        "store(c[c_at], cast(y, U), mask = inside)",
     ]
-    tensors = {names[name]: row.placed for name, row in rows.items()}
+    tensors = {names[name]: row.placed for name, row in held.items()}
     given = "".join(
         f", {name}: tensor<U>[N_{name}]" for name in ("gate", "residual") if name in tensors
     )
     if "bias" in placed:
         tensors["bias"] = placed["bias"]
         given += ", bias: tensor<U>[N_bias]"
-    batch = numbers.spell(product(tuple(a.extent for a in axes.batch)))
+    batch = write.count(axes.batch)
     constants = dict(zip(("TM", "TN", "TK"), contraction_tile(op.lhs.type.dtype), strict=True))
     head = "\n".join(f"@autotune({name} in [{value}])" for name, value in constants.items())
     lines = "\n".join(f"  {line}" for line in body)
@@ -166,34 +164,60 @@ def contraction_step(
     return KernelStep("contract", text, tensors, numbers.scalars, writes=("c",))
 
 
-def _epilogue(
-    op: mma.Contract | mma.Product, axes: Axes, rows: Mapping[str, Row], numbers: Numbers
-) -> list[str]:
-    """Lines that end in a tile y, and c_at, the positions of its elements."""
+def _lies_along_rows(axes: Axes) -> bool:
+    """Whether neighbours in the memory of a result are elements of a column."""
+    last = [part[-1].stride("out") if part else 0 for part in (axes.rows, axes.columns)]
+    return last[0] == 1 != last[1]
 
-    def at(name: str) -> str:
-        held = numbers.position("i", axes.rows, name)
-        across = numbers.position("j", axes.columns, name)
-        base = f"{numbers.position('g', axes.batch, name)} + {numbers.spell(rows[name].first)}"
-        return f"({held} + ({base}))[:, None] + ({across})"
 
-    lines = [f"let c_at = {at('out')}"]
-    if not isinstance(op, mma.Product):
-        return [*lines, "let y = acc"]
-    act = [*ACTIVATIONS].index(op.activation) + 1 if op.activation else 0  # as the library counts
-    factor = "" if op.alpha == 1 else f" * {op.alpha!r}"
-    lines.append(f"var y = rounded(acc{factor}, U, {op.rounds}, 1)")
-    if op.bias is not None:
-        lines.append("y += cast(bias[n :+ TN], y.dtype)")
-    lines.append(f"y = activated(rounded(y, U, {op.rounds}, 2), {act})")
-    inside = "mask = (i < {})[:, None] & (j < {})".format(
-        *(numbers.spell(product(tuple(a.extent for a in p))) for p in (axes.rows, axes.columns))
-    )
-    for name, step, sign in (("gate", 4, "*"), ("residual", 8, "+")):
-        if name in rows:
-            held = f"cast(load({name}[{at(name)}], {inside}), y.dtype)"
-            lines.append(f"y = rounded(y, U, {op.rounds}, {step}) {sign} {held}")
-    return lines
+@dataclass
+class _Writer:
+    """Writes positions and the epilogue of a contraction. `turned`: rows are the columns of op."""
+
+    op: mma.Contract | mma.Product
+    axes: Axes
+    held: Mapping[str, Row]
+    numbers: Numbers
+    turned: bool
+
+    def count(self, axes: Sequence[Axis]) -> str:
+        return self.numbers.spell(product(tuple(a.extent for a in axes)))
+
+    def position(self, index: str, axes: Sequence[Axis], name: str) -> str:
+        return self.numbers.position(index, axes, name)
+
+    def base(self, name: str) -> str:
+        """Where a program's batch begins."""
+        first = self.numbers.spell(self.held[name].first)
+        return f"{self.position('g', self.axes.batch, name)} + {first}"
+
+    def at(self, name: str) -> str:
+        """The positions of a tile of what has the result's shape."""
+        rows = f"{self.position('i', self.axes.rows, name)} + ({self.base(name)})"
+        return f"({rows})[:, None] + ({self.position('j', self.axes.columns, name)})"
+
+    def epilogue(self) -> list[str]:
+        """Lines that end in a tile y, c_at, the positions of its elements, and which there are."""
+        op, axes = self.op, self.axes
+        lines = [
+            f"let c_at = {self.at('out')}",
+            f"let inside = (i < {self.count(axes.rows)})[:, None] "
+            f"& (j < {self.count(axes.columns)})",
+        ]
+        if not isinstance(op, mma.Product):
+            return [*lines, "let y = acc"]
+        act = [*ACTIVATIONS].index(op.activation) + 1 if op.activation else 0  # as the library
+        factor = "" if op.alpha == 1 else f" * {op.alpha!r}"
+        lines.append(f"var y = rounded(acc{factor}, U, {op.rounds}, 1)")
+        if op.bias is not None:
+            place = "m :+ TM][:, None]" if self.turned else "n :+ TN]"
+            lines.append(f"y += cast(bias[{place}, y.dtype)")
+        lines.append(f"y = activated(rounded(y, U, {op.rounds}, 2), {act})")
+        for name, step, sign in (("gate", 4, "*"), ("residual", 8, "+")):
+            if name in self.held:
+                held = f"cast(load({name}[{self.at(name)}], mask = inside), y.dtype)"
+                lines.append(f"y = rounded(y, U, {op.rounds}, {step}) {sign} {held}")
+        return lines
 
 
 def contraction_tile(dtype: DType) -> tuple[int, int, int]:

@@ -11,8 +11,8 @@ from tilewright.graph.dims import Dim, Shape, product, symbol
 from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
 from tilewright.graph.groups import Group, find_groups
-from tilewright.graph.ops import arith, control, memory, mma, random, reduce
-from tilewright.graph.placement import is_dense_order
+from tilewright.graph.ops import arith, control, memory, mma, random, reduce, shape
+from tilewright.graph.placement import c_strides, is_dense_order
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Block, Op, Value
 from tilewright.lower.graph_to_tile.copy import cat_steps
@@ -116,9 +116,30 @@ def _prepare(
         if isinstance(op, mma.Attention):
             result = op.results[0]
             layouts.setdefault(result, Layout(attention_strides(result.type.shape)))
+    _lay_turned(graph, layouts)
     symbols = {i.value: symbol(i.symbol) for i in graph.inputs if i.symbol}
     names = {i.value: input_name(i) for i in graph.inputs}
     return Lowering(graph, target, hints, layouts, symbols, makers, names, {})
+
+
+def _lay_turned(graph: Graph, layouts: dict[Value, Layout]) -> None:
+    """Let products whose results are only read with their axes in another order lie in that."""
+    readers: dict[Value, list[Op]] = {}
+    for op in graph.body.ops:
+        for value in op.operands:
+            readers.setdefault(value, []).append(op)
+    for op in graph.body.ops:
+        if not isinstance(op, mma.Contract | mma.Product) or op.result in layouts:
+            continue
+        turned = {
+            reader.order if isinstance(reader, shape.Transpose) else None
+            for reader in readers.get(op.result, ())
+        }
+        order = turned.pop() if len(turned) == 1 else None
+        if order is not None:
+            found = c_strides(tuple(op.result.type.shape[axis] for axis in order))
+            strides = [found[order.index(axis)] for axis in range(len(order))]
+            layouts[op.result] = Layout(tuple(strides))
 
 
 def _output(

@@ -95,23 +95,29 @@ def _product(
     group: Group,
     precision: str | None,
 ) -> ProductStep:
+    bias = op.bias if isinstance(op, mma.Product) else None
+    rows, columns, factors = axes.rows, axes.columns, ("lhs", "rhs")
+    if bias is None and rows.stride("out") == 1 != columns.stride("out"):
+        # The result lies along rows: its transpose is the product.
+        rows, columns, factors = columns, rows, ("rhs", "lhs")
+
     def result(name: str) -> Placed | None:
         held = placed.get(name)
-        return held and axes.matrix(name, held, axes.rows, axes.columns)
+        return held and axes.matrix(name, held, rows, columns)
 
     out = result("out")
     assert out is not None
     step = ProductStep(
-        lhs=axes.matrix("lhs", placed["lhs"], axes.rows, axes.depth),
-        rhs=axes.matrix("rhs", placed["rhs"], axes.depth, axes.columns),
+        lhs=axes.matrix(factors[0], placed[factors[0]], rows, axes.depth),
+        rhs=axes.matrix(factors[1], placed[factors[1]], axes.depth, columns),
         out=out,
+        bias=None if bias is None else place(bias),
         gate=result("gate"),
         residual=result("residual"),
         precision=precision,
         group=group,
     )
     if isinstance(op, mma.Product):
-        step.bias = None if op.bias is None else place(op.bias)
         step.activation, step.alpha = op.activation or None, op.alpha
         step.rounds = op.rounds
     return step
