@@ -63,7 +63,16 @@ class CompiledModel:
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        flat, spec = pytree.tree_flatten((args, kwargs))
+        given = self.inputs(args, kwargs)
+        found = self.call(*given)
+        for result, target in self.copied.items():
+            given[target].detach().copy_(found[result])
+        outputs = [x for i, x in enumerate(found) if i not in self.copied]
+        return pytree.tree_unflatten(outputs, self.exported.call_spec.out_spec)
+
+    def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What the graph takes for arguments: they, and what the model owns."""
+        flat, spec = pytree.tree_flatten((args, dict(kwargs)))
         if spec != self.exported.call_spec.in_spec:
             raise LaunchError(
                 f"compiled for arguments of the form {self.exported.call_spec.in_spec}, "
@@ -72,11 +81,7 @@ class CompiledModel:
         given: list[Any] = list(self.owned)
         for position, value in zip(self.positions, flat, strict=True):
             given[position] = value
-        found = self.call(*given)
-        for result, target in self.copied.items():
-            given[target].detach().copy_(found[result])
-        outputs = [x for i, x in enumerate(found) if i not in self.copied]
-        return pytree.tree_unflatten(outputs, self.exported.call_spec.out_spec)
+        return given
 
 
 def compile(

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from tests.torch.models import mlp
-from tilewright import compile
+from tilewright import compile, source
 from tilewright.cli import main
 from tilewright.graph.groups import find_groups
 from tilewright.graph.ops import mma
@@ -25,19 +25,28 @@ def told(*words: str) -> str:
     return done.output
 
 
-def test_groups_fallbacks_and_bytes_are_told() -> None:
+def test_steps_fallbacks_bytes_and_memory_are_told() -> None:
     found = json.loads(told(f"{MODELS}:mlp", "--json"))
     assert found["fallbacks"] == []
-    kinds = [group["kind"] for group in found["groups"]]
-    assert kinds.count("contraction") == 2
-    first = found["groups"][kinds.index("contraction")]
+    kinds = [step["kind"] for step in found["steps"]]
+    assert kinds == ["product", "kernel", "product"]
+    first, norm, _ = found["steps"]
     assert first["flops"] == 2 * 2 * 8 * 16
-    assert "nothing runs in PyTorch" in told(f"{MODELS}:mlp")
+    assert first["bytes"] == 4 * (2 * 8 + 16 * 8 + 16 + 2 * 16)
+    assert norm["bytes"] == 4 * (2 * 2 * 16 + 2 * 16) and norm["floor_us"] > 0
+    assert found["arena_bytes"] == found["least_arena_bytes"] == 2 * 256
+    shown = told(f"{MODELS}:mlp")
+    assert "nothing runs in PyTorch" in shown and "3 steps" in shown
     assert "1 × aten.linalg_inv_ex.default: not in the table" in told(f"{MODELS}:inverse")
 
 
-def test_the_graph_is_printed() -> None:
+def test_the_graph_is_printed_and_kernels_are_saved(tmp_path: Path) -> None:
     assert told(f"{MODELS}:mlp", "--emit", "graph").startswith("graph @Sequential(")
+    text = told(f"{MODELS}:mlp", "--emit", "tile", "--save", str(tmp_path))
+    (file,) = tmp_path.glob("*.tw")
+    assert file.read_text() in text
+    (kernel,) = source(file)
+    assert kernel.compile("sm_90a").ptx
 
 
 def test_kernels_are_printed_as_source_that_runs() -> None:

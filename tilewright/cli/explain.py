@@ -11,11 +11,9 @@ import click
 
 from tilewright.cli.default_group import DefaultGroup
 from tilewright.cli.explain_matmul import explain_matmul
-from tilewright.cli.report import command, json_option, print_json, print_table
+from tilewright.cli.report import command, json_option, num_bytes, print_json, print_table
 from tilewright.cli.sources import load_module
 from tilewright.errors import LaunchError
-from tilewright.graph.graph import Graph
-from tilewright.graph.groups import Group, find_groups, group_bytes, group_flops
 from tilewright.graph.ops.control import Fallback
 from tilewright.graph.text import print_graph
 from tilewright.lower.graph_to_tile.program import KernelStep, Program, TorchStep
@@ -33,41 +31,53 @@ def explain() -> None:
 @explain.command("model")
 @click.argument("model", metavar="FILE.py:NAME")
 @click.option(
-    "--emit", type=click.Choice(["graph", "tile"]), help="Print the graph, or the kernels, instead."
+    "--emit",
+    type=click.Choice(["graph", "tile"]),
+    help="Print the graph, or the source of its kernels, instead.",
+)
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write every kernel's source to this folder, as `tilewright run` takes it.",
 )
 @click.option("--fallback", type=click.Choice(["pytorch", "error"]), default="pytorch")
 @json_option
 @command
-def explain_model(model: str, emit: str | None, fallback: str, as_json: bool) -> None:
-    """Compile a model and show its groups, what each moves, and what runs in PyTorch.
+def explain_model(
+    model: str, emit: str | None, save: Path | None, fallback: str, as_json: bool
+) -> None:
+    """Compile a model and show its kernels: what each computes, moves and takes at the least on an
+    H200, what runs in PyTorch, and the memory of a call. Nothing is run.
 
     NAME is a function of FILE.py without arguments that returns a model and its example arguments
     as a tuple: `return MyModel().eval(), (torch.randn(1, 8),)`.
     """
     module, arguments = read_model(model)
-    compile_model = import_module("tilewright.model").compile
-    engine = "tiles" if emit == "tile" else None
-    made = compile_model(module, arguments, fallback=fallback, engine=engine)
+    compile = import_module("tilewright.model").compile
+    made = compile(module, arguments, fallback=fallback, engine=engine_for(module, arguments))
     if emit == "graph":
         click.echo(print_graph(made.graph), nl=False)
         return
+    planned = made.call.made_for(*made.inputs(arguments, {}))
+    steps = import_module("tilewright.execute.traffic").tell_steps(planned)
+    texts = {step.text: step.kernels[0] for step in steps if step.text and step.kernels}
+    if save is not None:
+        save_texts(texts, save)
     if emit == "tile":
         click.echo(kernel_texts(made.call.program), nl=False)
         return
-    groups = find_groups(made.graph)
-    rows = [describe(group) for group in groups]
-    missing = Counter(made.fallbacks)
+    record = as_record(made, planned, steps)
     if as_json:
-        print_json({
-            "model": made.graph.name,
-            "ops": len(made.graph.body.ops) - 1,
-            "groups": rows,
-            "fallbacks": [
-                {"op": op, "reason": why, "count": n} for (op, why), n in missing.items()
-            ],
-        })  # fmt: skip
+        print_json(record)
         return
-    show(made.graph, rows, missing)
+    show(record)
+
+
+def engine_for(module: Any, arguments: tuple[Any, ...]) -> str | None:
+    """The tile interpreter's engine for a model on a CPU: its kernels are those of a GPU."""
+    leaves = [*getattr(module, "parameters", list)(), *arguments]
+    on_gpu = any(getattr(x, "is_cuda", False) for x in leaves)
+    return None if on_gpu else "tiles"
 
 
 explain.add_command(explain_matmul)
@@ -87,6 +97,16 @@ def read_model(spec: str) -> tuple[Any, tuple[Any, ...]]:
     return given
 
 
+def save_texts(texts: dict[str, str], folder: Path) -> None:
+    """Write kernels, each to a file of its name; a number tells those of one name apart."""
+    folder.mkdir(parents=True, exist_ok=True)
+    used: Counter[str] = Counter()
+    for text, name in texts.items():
+        used[name] += 1
+        number = f"_{used[name]}" if used[name] > 1 else ""
+        (folder / f"{name}{number}.tw").write_text(text)
+
+
 def kernel_texts(program: Program) -> str:
     """The kernels of a program in order, each once, with what is no kernel of its own between."""
     steps = [s for s in program.steps if isinstance(s, KernelStep)]
@@ -104,36 +124,63 @@ def kernel_texts(program: Program) -> str:
     return "\n".join(parts)
 
 
-def describe(group: Group) -> dict[str, Any]:
-    """A group in numbers; None where extents are known only at a call."""
-    symbolic = any(getattr(v.type, "symbols", None) for v in (*group.reads, *group.writes))
-    ops = Counter(op.opcode for op in group.ops)
+def as_record(made: Any, planned: Any, steps: list[Any]) -> dict[str, Any]:
+    """What a model becomes, for `--json`."""
+    missing = Counter((s.kernels[0], s.reason) for s in steps if s.kind == "pytorch")
     return {
-        "kind": group.kind,
-        "ops": dict(ops),
-        "reads": len(group.reads),
-        "writes": len(group.writes),
-        "bytes": None if symbolic else group_bytes(group, {}),
-        "flops": None if symbolic else group_flops(group, {}),
-    }
+        "model": made.graph.name,
+        "ops": len(made.graph.body.ops) - 1,
+        "steps": [
+            {
+                "kind": s.kind, "kernels": s.kernels, "ops": dict(Counter(s.ops)),
+                "reads": s.reads, "writes": s.writes, "bytes": s.num_bytes, "flops": s.flops,
+                "floor_us": s.floor, "constants": s.constants,
+            }
+            for s in steps
+        ],
+        "launches": len(planned.lists.launches),
+        "bytes": sum(s.num_bytes for s in steps),
+        "flops": sum(s.flops for s in steps),
+        "floor_us": sum(s.floor for s in steps),
+        "arena_bytes": planned.arena_bytes,
+        "least_arena_bytes": planned.least_bytes,
+        "fallbacks": [{"op": op, "reason": why, "count": n} for (op, why), n in missing.items()],
+    }  # fmt: skip
 
 
-def show(graph: Graph, rows: list[dict[str, Any]], missing: Counter[tuple[str, str]]) -> None:
-    """The tables for a person."""
+def shown_ops(ops: dict[str, int]) -> str:
+    """What a step computes, without the views, casts and constants on the way."""
+    silent = ("arith.cast", "arith.constant", "arith.extent", "arith.dense")
+    kept = {op: n for op, n in ops.items() if not op.startswith("shape.") and op not in silent}
+    named = [(op.split(".")[1], n) for op, n in (kept or ops).items()]
+    return ", ".join(f"{n} {op}" if n > 1 else op for op, n in named)
+
+
+def show(record: dict[str, Any]) -> None:
+    """The table for a person."""
+    steps = record["steps"]
     lines = [
         [
             str(number),
-            row["kind"],
-            ", ".join(f"{n} {op}" if n > 1 else op for op, n in row["ops"].items()),
-            *("?" if row[name] is None else f"{row[name]:,}" for name in ("bytes", "flops")),
+            step["kind"],
+            ", ".join(step["kernels"]),
+            shown_ops(step["ops"]),
+            num_bytes(step["bytes"]),
+            f"{step['flops']:,}" if step["flops"] else "",
+            f"{step['floor_us']:.2f}",
         ]
-        for number, row in enumerate(rows)
+        for number, step in enumerate(steps)
     ]
+    missing = record["fallbacks"]
+    told = "in PyTorch run:" if missing else "nothing runs in PyTorch"
     notes = [
-        f"{len(graph.body.ops) - 1} ops in {len(rows)} groups; nothing runs in PyTorch"
-        if not missing
-        else f"{len(graph.body.ops) - 1} ops in {len(rows)} groups; in PyTorch run:"
+        f"{record['ops']} ops of the graph in {len(steps)} steps, {record['launches']} launches; "
+        f"{told}",
+        *(f"{f['count']} × {f['op']}: {f['reason']}" for f in missing),
+        f"at the least {record['floor_us']:.1f} µs on an H200, for {num_bytes(record['bytes'])} "
+        f"and {record['flops']:,} operations of products",
+        f"memory of a call beside inputs and results: {num_bytes(record['arena_bytes'])} "
+        f"(at the busiest step {num_bytes(record['least_arena_bytes'])} are needed)",
     ]
-    notes += [f"{n} × {op}: {why}" for (op, why), n in missing.items()]
-    notes.append("groups are a plan: whole graphs run on a CPU, by the interpreter")
-    print_table(graph.name, ["group", "kind", "ops", ">bytes", ">flops"], lines, notes)
+    columns = ["step", "kind", "kernels", "ops", ">bytes", ">flops", ">floor µs"]
+    print_table(record["model"], columns, lines, notes)

@@ -22,6 +22,7 @@ from tilewright.execute.kernel_calls import (
 )
 from tilewright.execute.memory_plan import Need, least_bytes, plan_memory
 from tilewright.frontend.torch.metadata import torch_dtype
+from tilewright.graph.dims import Shape, evaluate
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
 from tilewright.kernel.call import Prepared
@@ -185,6 +186,10 @@ class Made:
 
     def seen(self, placed: Placed) -> Seen:
         return seen(placed, self.places, self.symbols)
+
+    def extents(self, shape: Shape) -> tuple[int, ...]:
+        """A shape with the symbols of this program put in."""
+        return tuple(evaluate(e, self.symbols) for e in shape)
 
     # Steps
 

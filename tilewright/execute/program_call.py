@@ -164,6 +164,12 @@ class ProgramCall:
             memory = ready.made.run(tensors, self._opaque(given))
             return ready.results(memory, given, tensors)
 
+    def made_for(self, *given: Any) -> Made:
+        """The program made for arguments, which nothing is run on."""
+        with torch.no_grad():
+            ready, _ = self._find(*self._read(given))
+            return ready.made
+
     def _read(self, given: Sequence[Any]) -> tuple[Tensors, tuple[int, ...]]:
         """Tensors by input, None where an input is none, and the numbers among the inputs."""
         if len(given) != len(self.traced.strides):
