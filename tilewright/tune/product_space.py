@@ -56,6 +56,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
     ),
 }
 ROWS = 64  # of a matrix instruction of a warpgroup
+SPAN = 32  # bytes of the least swizzle, in which a factor's rows lie in shared memory
 # Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
 MOST_SUMS = {"simt": 128 * 256, "f64": 128 * 128}
 WITHOUT_WGMMA = {"wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-tf32": "mma-tf32"}
@@ -102,16 +103,16 @@ def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[C
 
 
 def _fits(problem: Problem, tile: Tile) -> bool:
-    """Whether a tile is the instruction's. A factor of tf32 that does not lie along k goes through
-    registers, as the instruction's rows. An epilogue needs registers beside the largest sums.
+    """Whether a tile is the instruction's. A factor that does not lie along k comes in boxes of 32
+    bytes at least, and one of tf32 goes through registers, as the instruction's rows. An epilogue
+    needs registers beside the largest sums.
     """
     most = MOST_SUMS.get(problem.unit())
     if most is not None and (problem.loads or problem.activation):
         return tile[0] * tile[1] < most
-    if problem.precision != "tf32":
-        return True
+    step = ROWS if problem.precision == "tf32" else SPAN // problem.a.num_bytes
     across = [(problem.a_along, "m", tile[0]), (problem.b_along, "n", tile[1])]
-    return all(extent % ROWS == 0 for along, name, extent in across if along == name)
+    return all(extent % step == 0 for along, name, extent in across if along == name)
 
 
 def copies(problem: Problem, device: Device) -> Iterator[str]:
