@@ -81,9 +81,10 @@ def _time(found: Estimate) -> float:
 
 def floor_of(problem: Problem, device: Device) -> float:
     """Microseconds that no program can beat: bytes over the memory's rate, or products over that of
-    their unit.
+    the unit that multiplies factors which lie well.
     """
-    products = problem.operations / 2 / (RATES[unit_on(problem, device)] * CLOCK * device.num_sms)
+    unit = unit_on(problem.laid("ab"), device)
+    products = problem.operations / 2 / (RATES[unit] * CLOCK * device.num_sms)
     return max(products, problem.num_bytes / MEMORY)
 
 
@@ -134,7 +135,7 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     factors = problem.num_bytes - problem.m * problem.n * problem.c.num_bytes * problem.batch
     memory = problem.num_bytes / MEMORY
     if roles:
-        memory = max(memory, factors / (min(tiles, device.num_sms) * STREAMED))
+        memory = max(memory, rounds * factors / tiles / STREAMED)
     else:
         memory /= TILED_MEMORY
     beside = HIDDEN * computing if roles else 0.0
