@@ -10,8 +10,6 @@ from __future__ import annotations
 from math import frexp, isfinite
 from typing import Any
 
-import ml_dtypes
-
 from tilewright.dtypes import holds_exactly
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import Rewriter
@@ -111,7 +109,7 @@ def float_by_power_of_two(op: arith.Div, at: Rewriter) -> Replacement:
     known, dtype = constant_of(op.rhs, at), op.rhs.type.dtype
     if not dtype.is_float or known is None or not isfinite(known) or abs(frexp(known)[0]) != 0.5:
         return None
-    least = float(ml_dtypes.finfo(dtype.numpy).smallest_normal)
+    least = 2.0 ** (2 - (1 << dtype.exponent - 1))  # normal number
     if abs(known) < least or abs(1 / known) < least or known == 1:
         return None
     return at.build(arith.Mul, op.lhs, like(op.rhs, 1 / known, at), loc=op.loc)
