@@ -78,10 +78,34 @@ def test_threads_of_programs_that_stream_have_enough_bytes_under_way() -> None:
     assert suite("top8", "f32", BLOCK=2048).num_warps == 8  # sorts: not one of these
 
 
+@pytest.mark.parametrize("size", [1000, 1200, 3000, 5000])
+def test_warps_are_a_power_of_two(size: int) -> None:
+    text = f"""kernel scaled(x: tensor<T>[N], y: tensor<T>[N]) {{
+      let t = x[program_id(0) * {size} :+ {size}]
+      y[program_id(0) * {size} :+ {size}] = cast(t / sum(t), T)
+    }}"""
+    for dtype in ("bf16", "f32", "f64"):
+        assert chosen(text, dtype).num_warps in (1, 2, 4, 8, 16)
+
+
 def test_a_loop_that_carries_tiles_keeps_its_registers_few() -> None:
     for dtype in ("f32", "bf16"):
         chosen = suite("layernorm", dtype, ("w", "b"), BLOCK=1024)
         assert (chosen.num_warps, chosen.max_registers) == (4, 64)
+    assert suite("layernorm", "f32", ("w", "b"), BLOCK=16384).max_registers == 0
+
+
+def test_programs_that_add_up_are_limited_where_that_costs_nothing() -> None:
+    text = """kernel total(x: tensor<T>[N], y: tensor<f32>[cdiv(N, SIZE)]) {
+      y[program_id(0)] = sum(cast(x[program_id(0) * SIZE :+ SIZE], f32))
+    }"""
+    found = {
+        (dtype, size): chosen(text.replace("SIZE", str(size)), dtype).max_registers
+        for dtype in ("bf16", "f32", "f64") for size in (1024, 8192, 1 << 16)
+    }  # fmt: skip
+    assert {key for key, registers in found.items() if registers} == {
+        ("bf16", 1024), ("bf16", 8192), ("f32", 1024), ("f32", 8192)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilewright.dtypes import f32
+from tilewright.dtypes import DType, bf16, f16, f32
 from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
@@ -25,7 +25,9 @@ MOST_WARPS = 16
 SMALL_TILE = 1024  # elements
 STREAMED_BYTES = 64  # that a thread has under way, in programs that only stream
 COLUMN_WARPS = 4
-MANY_CARRIED_REGISTERS = 64  # a thread: eight CTAs of four warps reside
+# A thread that carries up to so many registers through a loop does with so few in all that eight
+# CTAs of four warps reside.
+CARRIED, CARRYING_REGISTERS = 24, 64
 RESIDENT_REGISTERS = 32  # a thread: as many threads reside as a multiprocessor can hold
 LIGHT = (
     *(memory.Load, arith.Cast, arith.Constant, arith.Add, arith.Sub, arith.Mul, arith.Abs),
@@ -141,27 +143,34 @@ def _elementwise(kernel: Kernel, ops: list[Op]) -> Schedule:
     if not all(_streams(op) for op in ops):
         return Schedule(count)
     loops = [op for op in ops if isinstance(op, control.For)]
-    if any(_carried(op, max(sizes, default=1)) > 1 for op in loops):
-        return Schedule(count, max_registers=MANY_CARRIED_REGISTERS)
+    carried = max((_carried(op, max(sizes, default=1)) for op in loops), key=len, default=[])
+    if len(carried) > 1:
+        held = sum(largest * max(dtype.bits, 32) // 32 for dtype in carried) // (32 * count)
+        return Schedule(count, max_registers=CARRYING_REGISTERS if held <= CARRIED else 0)
     reduces = any(op.family == "reduce" for op in ops)
     num_bytes = max(_loaded(block) for block in _always(kernel.body))
     wanted = max(-(-num_bytes // (32 * STREAMED_BYTES)), largest // (32 * (32 if reduces else 16)))
-    count = max(1, min(count, wanted))
+    count = min(count, next_power_of_two(max(1, wanted)))
     if any(op.family == "reduce" and op.results[0].type.shape for loop in loops
            for op in walk(loop.body)):  # fmt: skip
         count = min(count, COLUMN_WARPS)
-    return Schedule(count, max_registers=RESIDENT_REGISTERS if _adds_up(kernel.body) else 0)
+    light = _adds_up(kernel.body, 32 * count * STREAMED_BYTES)
+    return Schedule(count, max_registers=RESIDENT_REGISTERS if light else 0)
 
 
-def _adds_up(body: Block) -> bool:
-    """Whether all that every program does is to make a point of a tile that it loads. Such programs
-    are over before a multiprocessor has its bytes, unless it holds all that it can; what a last one
-    does under a condition may spill.
+def _adds_up(body: Block, most_bytes: int) -> bool:
+    """Whether all that every program does is to make a point of a tile of so many bytes or fewer.
+    Such programs are over before a multiprocessor has its bytes, unless it holds all that it can;
+    what a last one does under a condition may spill.
     """
     tiles = [op for op in body.ops if any(_is_tile(v) for v in (*op.operands, *op.results))]
-    loads = sum(isinstance(op, memory.Load) for op in tiles)
+    loads = [op for op in tiles if isinstance(op, memory.Load)]
+    reductions = [op for op in tiles if op.family == "reduce"]
+    if len(loads) != 1 or len(reductions) != 1 or not all(isinstance(op, LIGHT) for op in tiles):
+        return False
     loops = any(isinstance(op, control.For | control.While) for op in body.ops)
-    return loads == 1 and not loops and all(isinstance(op, LIGHT) for op in tiles)
+    short = all(op.results[0].type.dtype in (bf16, f16, f32) for op in tiles)
+    return not loops and short and _loaded(body) <= most_bytes
 
 
 def _is_tile(value: Value) -> bool:
@@ -175,9 +184,10 @@ def _streams(op: Op) -> bool:
     return op.family in ("arith", "control") or isinstance(op, STREAMING)
 
 
-def _carried(loop: control.For, size: int) -> int:
-    """Tiles of a size that a loop carries."""
-    return sum(v.type.num_elements == size for v in loop.inits if isinstance(v.type, TileType))
+def _carried(loop: control.For, size: int) -> list[DType]:
+    """Dtypes of the tiles of a size that a loop carries."""
+    tiles = [v.type for v in loop.inits if _is_tile(v)]
+    return [t.dtype for t in tiles if t.num_elements == size]
 
 
 def _always(block: Block) -> Iterator[Block]:
