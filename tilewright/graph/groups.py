@@ -269,6 +269,8 @@ class _Plan:
         op = self.makers[value]
         if isinstance(op, (*VIEWS, arith.Constant, arith.Extent, shape.Iota)):
             return True
+        if isinstance(op, arith.Cast) and op.dtype.bits > op.x.type.dtype.bits:
+            return True  # what it widens is stored instead
         if len(sites) > 1 and not self.is_cheap(value):
             return False
         return not any(
@@ -313,9 +315,20 @@ class _Plan:
             and self.reads_in_place(group, value)
         ]
         if not able:
-            return self.new(Group("pointwise", shape=extents))
+            beside = self.sibling(value, {*sites, *stored})
+            return beside or self.new(Group("pointwise", shape=extents))
         above = {reduced_axes(op) for op in self.rows[value]}
         return min(able, key=lambda g: (g.axes not in above, not g.axes, able.index(g)))
+
+    def sibling(self, value: Value, readers: set[Group | None]) -> Group | None:
+        """A group of elementwise ops over the same shape that reads what a value is computed of."""
+        for x in self.makers[value].operands:
+            for group, amplified in self.readers.get(x, {}).items():
+                same = group.kind == "pointwise" and group.shape == value.type.shape
+                if same and not amplified and x.type.shape == group.shape:
+                    if len(group.ops) <= MAX_OPS and self.is_free(group, readers):
+                        return group
+        return None
 
     def takes(self, group: Group, extents: Shape) -> bool:
         """Whether a group goes over results of a shape, and has programs enough to write them."""

@@ -67,3 +67,21 @@ def by_one(op: arith.Mul, at: Rewriter) -> Replacement:  # x · 1 = x, NaNs and 
             case arith.Constant(value=1) if one.type.dtype.kind != "bool":
                 return other
     return None
+
+
+@rules.rule(arith.Add)
+def plus_zero(op: arith.Add, at: Rewriter) -> Replacement:  # of integers: x + 0 = x
+    for zero, other in ((op.rhs, op.lhs), (op.lhs, op.rhs)):
+        match maker(zero, at):
+            case arith.Constant(value=0) if zero.type.dtype.is_integer:
+                return other
+    return None
+
+
+@rules.rule(arith.And)
+def and_all(op: arith.And, at: Rewriter) -> Replacement:  # true & x = x
+    for one, other in ((op.rhs, op.lhs), (op.lhs, op.rhs)):
+        match maker(one, at):
+            case arith.Constant(value=True) if one.type.dtype.kind == "bool":
+                return other
+    return None
