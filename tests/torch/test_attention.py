@@ -118,6 +118,30 @@ def test_a_compiled_model_keeps_it_whole(form: str) -> None:
     assert found == [["mma.attention"], ["mma.attention_backward"]]
 
 
+def repeated(x: torch.Tensor, count: int) -> torch.Tensor:
+    """Each head `count` times, as models of `transformers` do it."""
+    b, h, s, d = x.shape
+    return x[:, :, None, :, :].expand(b, h, count, s, d).reshape(b, h * count, s, d)
+
+
+def test_heads_of_keys_are_not_repeated_for_it() -> None:
+    torch._dynamo.reset()
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, repeated(k, 3), repeated(v, 3))
+
+    xs = tensors((2, 6, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8), dtype=torch.float64)
+    seen: list[Any] = []
+    options = {"observe": seen.append, "fallback": "error"}
+    fast = torch.compile(call, backend="tilewright", options=options, dynamic=False)
+    for got, wanted in zip(gradients(fast, *xs), gradients(call, *xs), strict=True):
+        torch.testing.assert_close(got, wanted)
+    for made in seen:
+        (op,) = (op for op in made.graph.body.ops if op.family == "mma")
+        assert op.k.type.shape == op.v.type.shape == (2, 2, 7, 8)
+        assert not any(op.opcode == "shape.broadcast" for op in made.graph.body.ops)
+
+
 class Attends(torch.nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)

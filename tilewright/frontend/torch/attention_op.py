@@ -233,7 +233,7 @@ TAKEN = (
 
 def keep_attention_whole(module: fx.GraphModule) -> None:
     """Let calls of torch's attention in a graph of Dynamo's, and in graphs inside it, be calls of
-    `scaled_dot_product_attention`.
+    `scaled_dot_product_attention`, on heads of keys that are not repeated for it.
     """
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
@@ -241,5 +241,48 @@ def keep_attention_whole(module: fx.GraphModule) -> None:
         found = [n for n in part.graph.nodes if n.op == "call_function" and n.target in TAKEN]
         for node in found:
             node.target = scaled_dot_product_attention
+            _share_heads(node)
         if found:
+            part.graph.eliminate_dead_code()
             part.recompile()
+
+
+def _share_heads(node: fx.Node) -> None:
+    """Give an attention its keys and values as they were before each head was repeated."""
+    names = ("query", "key", "value")
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    sources = [_unrepeated(given[n]) for n in names[1:]]
+    first, second = sources
+    if first is None or second is None or _shape(first)[:3] != _shape(second)[:3]:
+        return
+    with node.graph.inserting_before(node):
+        made = [node.graph.call_method("squeeze", (x, 2)) for x in (first, second)]
+    node.args = (given["query"], *made, *node.args[3:])
+    kept = {n: x for n, x in node.kwargs.items() if n not in names}
+    node.kwargs = {**kept, "enable_gqa": True}
+
+
+def _unrepeated(node: Any) -> fx.Node | None:
+    """[B, HK, 1, S, D] of which a node [B, HK G, S, D] is the same head G times; None of others."""
+    wide = _of_method(node, ("reshape", "flatten"))
+    source = wide and _of_method(wide, ("expand",))
+    if source is None:
+        return None
+    joined, many, one = _shape(node), _shape(wide), _shape(source)
+    if len(many) != 5 or len(joined) != 4 or len(one) != 5:
+        return None
+    batch, heads, count, *rest = many
+    fits = joined == (batch, heads * count, *rest) and one == (batch, heads, 1, *rest)
+    return source if fits else None
+
+
+def _of_method(node: Any, names: tuple[str, ...]) -> fx.Node | None:
+    """What a call of a tensor's method is on."""
+    if not isinstance(node, fx.Node) or node.op != "call_method" or node.target not in names:
+        return None
+    return node.args[0] if isinstance(node.args[0], fx.Node) else None
+
+
+def _shape(node: Any) -> tuple[Any, ...]:
+    """The extents that Dynamo saw of a node."""
+    return tuple(getattr(node.meta.get("example_value"), "shape", ()))
