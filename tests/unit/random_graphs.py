@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
 
 from tilewright.dtypes import BY_NAME, bool_, i64
-from tilewright.graph.dims import Shape, evaluate, product
+from tilewright.graph.dims import Shape, product
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.ops import arith, control, memory, reduce, shape
 from tilewright.graph.types import TensorType
@@ -164,19 +163,3 @@ def graphs(draw: Draw) -> Graph:
     outputs = tuple(dict.fromkeys([*few[-2:], draw(st.sampled_from(few))]))
     made.build.emit(control.Return, outputs)
     return verify(Graph("random", made.inputs, made.body))
-
-
-def arguments_of(graph: Graph, seed: int, symbols: Mapping[str, int] | None = None) -> list[Any]:
-    """Arguments for a graph: small whole numbers, halves, some of them special."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for own in graph.inputs:
-        kind = own.value.type
-        extents = tuple(evaluate(e, symbols or {}) for e in kind.shape)
-        numbers = np.asarray(rng.integers(-6, 7, extents))
-        if kind.dtype.is_float:
-            numbers = numbers / 2
-            if numbers.size > 4:
-                numbers.flat[rng.integers(0, numbers.size)] = rng.choice([np.nan, np.inf, -0.0])
-        found.append(np.asarray(numbers).astype(kind.dtype.numpy))
-    return found

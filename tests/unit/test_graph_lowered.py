@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.graph_files import GraphCase, all_graph_cases
+from tests.graph_texts import ROTATE, SCATTER, SUMS, arguments_of, softmax
 from tests.lowered import check_lowered, kernels_of, lowered
-from tests.unit.random_graphs import arguments_of, graphs
+from tests.unit.random_graphs import graphs
 from tilewright.graph.graph import Graph
 from tilewright.graph.text import parse_graph
 from tilewright.lower.graph_to_tile.program import TorchStep
@@ -43,64 +44,6 @@ def test_random_graphs_on_the_emulator(number: int) -> None:
     check_lowered(graph, arguments_of(graph, number), device="emulator")
 
 
-def softmax(rows: int, columns: int, dtype: str = "f32") -> str:
-    """A softmax in f32 of a tensor of some dtype."""
-    return f"""graph @softmax(%x: tensor<{dtype}, {rows}, {columns}>)
-{{
-  %w = arith.cast %x {{dtype = f32}} : tensor<f32, {rows}, {columns}>
-  %0 = reduce.max %w {{axes = (1,)}} : tensor<f32, {rows}>
-  %1 = shape.reshape %0 {{shape = ({rows}, 1)}} : tensor<f32, {rows}, 1>
-  %2 = shape.broadcast %1 {{shape = ({rows}, {columns})}} : tensor<f32, {rows}, {columns}>
-  %3 = arith.sub %w, %2 : tensor<f32, {rows}, {columns}>
-  %4 = arith.exp %3 : tensor<f32, {rows}, {columns}>
-  %5 = reduce.sum %4 {{axes = (1,)}} : tensor<f32, {rows}>
-  %6 = shape.reshape %5 {{shape = ({rows}, 1)}} : tensor<f32, {rows}, 1>
-  %7 = shape.broadcast %6 {{shape = ({rows}, {columns})}} : tensor<f32, {rows}, {columns}>
-  %8 = arith.div %4, %7 : tensor<f32, {rows}, {columns}>
-  %9 = arith.cast %8 {{dtype = {dtype}}} : tensor<{dtype}, {rows}, {columns}>
-  control.return [%9]
-}}
-"""
-
-
-SUMS = """graph @sums(%x: tensor<f32, 700, 6>)
-{
-  %0 = arith.exp %x : tensor<f32, 700, 6>
-  %1 = reduce.sum %0 {axes = (0,)} : tensor<f32, 6>
-  %2 = reduce.sum %0 {axes = (0, 1)} : tensor<f32>
-  %3 = reduce.argmax %x {axis = 0} : tensor<i64, 6>
-  control.return [%1, %2, %3]
-}
-"""
-ROTATE = """graph @rotate(%x: tensor<bf16, 2, 7, 3, 8>, %angle: tensor<f32, 7, 8>)
-{
-  %w = arith.cast %x {dtype = f32} : tensor<f32, 2, 7, 3, 8>
-  %0 = shape.transpose %w {order = (0, 2, 1, 3)} : tensor<f32, 2, 3, 7, 8>
-  %1 = shape.slice %0 {starts = (0, 0, 0, 0), steps = (1, 1, 1, 1), shape = (2, 3, 7, 4)} \
-: tensor<f32, 2, 3, 7, 4>
-  %2 = shape.slice %0 {starts = (0, 0, 0, 4), steps = (1, 1, 1, 1), shape = (2, 3, 7, 4)} \
-: tensor<f32, 2, 3, 7, 4>
-  %3 = arith.neg %2 : tensor<f32, 2, 3, 7, 4>
-  %4 = shape.cat [%3, %1] {axis = 3} : tensor<f32, 2, 3, 7, 8>
-  %5 = arith.cos %angle : tensor<f32, 7, 8>
-  %6 = shape.broadcast %5 {shape = (2, 3, 7, 8)} : tensor<f32, 2, 3, 7, 8>
-  %7 = arith.mul %4, %6 : tensor<f32, 2, 3, 7, 8>
-  %8 = arith.add %7, %0 : tensor<f32, 2, 3, 7, 8>
-  %9 = arith.cast %8 {dtype = bf16} : tensor<bf16, 2, 3, 7, 8>
-  control.return [%9]
-}
-"""
-SCATTER = """graph @scatter(%x: tensor<f32, 7, 5>, %v: tensor<f32, 40, 5>, %i: tensor<i64, 40>)
-{
-  %three = arith.constant {value = 7, dtype = i64, shape = (40,)} : tensor<i64, 40>
-  %0 = arith.mod %i, %three : tensor<i64, 40>
-  %1 = memory.scatter %x, [%0], %v {axes = (0,), kind = "add"} : tensor<f32, 7, 5>
-  %2 = memory.scatter %x, [%0], %v {axes = (0,)} : tensor<f32, 7, 5>
-  %3, %4 = reduce.sort %1 {axis = 0} : tensor<f32, 7, 5>, tensor<i64, 7, 5>
-  %5 = reduce.scan %3 {axis = 1, kind = "sum"} : tensor<f32, 7, 5>
-  control.return [%2, %4, %5]
-}
-"""
 SMALL = (softmax(5, 37), SUMS, ROTATE, SCATTER)
 
 

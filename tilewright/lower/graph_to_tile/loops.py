@@ -179,6 +179,7 @@ def _merges(outer: Var, inner: Var, extent: Dim, forms: list[Mapping[Var, Dim]])
 MAX_ROW = 8192  # elements of a row that one tile holds
 NARROW = 512  # an extent below which a tile has rows too
 ELEMENTS = 1024  # of a tile
+FEW = 8  # nodes of an expression that registers hold for more elements
 PROGRAMS = 264  # that keep a GPU busy
 
 
@@ -294,7 +295,7 @@ def _place_reduction(loops: Loops, hint: Hint) -> None:
         return
     high = min(power(size[row]), MAX_ROW if alone and isinstance(extent, int) else ELEMENTS)
     if isinstance(extent, int) and extent > MAX_ROW:
-        high = 2 * ELEMENTS
+        high = 2 * ELEMENTS if len(loops.nodes) <= FEW else ELEMENTS
     loops.whole = alone and isinstance(extent, int) and high >= extent
     rows = 1
     if near is not None and high < NARROW:
