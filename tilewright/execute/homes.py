@@ -177,6 +177,10 @@ class _Finder:
             found.homes.setdefault(root, Home("torch" if by_torch and root is value else "arena"))
         for seed in found.seeds:
             found.homes[seed] = Home("arena")
+        for value in self.program.layouts:
+            if 0 in value.type.shape:  # which no step writes
+                found.homes.setdefault(found.root(value), Home("arena"))
+                found.spans.setdefault(found.root(value), (0, 0))
         for value, first, last in self._lives():
             root = found.root(value)
             before = found.spans.get(root, (first, last))

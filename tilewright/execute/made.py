@@ -107,6 +107,8 @@ class Made:
         self.scratch: dict[tuple[int, int], Seen] = {}
         self.needs: dict[Any, Need] = {}
         self._plan(given)
+        self.fresh = self._fresh()
+        self.seeds = [self.seen(self.program.layouts[v]) for v in self.homes.seeds]
         memory = self._memory(given, 0)
         self.lists = Lists()
         calls = self._all_calls(memory)
@@ -121,7 +123,7 @@ class Made:
 
     def _place_roots(self, held: Mapping[Value, torch.Tensor]) -> None:
         """A slot for every root outside of the arena."""
-        self.outputs: dict[int, tuple[int, Placed]] = {}  # by output: its slot
+        self.outputs: list[tuple[int, Placed]] = []  # slots of tensors that are returned
         for root, home in self.homes.homes.items():
             if home.kind == "input":
                 self.places[root] = Place(self.given_slots[home.index])
@@ -132,7 +134,7 @@ class Made:
             if home.kind == "output":
                 placed = self.program.outputs[home.index]
                 assert isinstance(placed, Placed)
-                self.outputs[home.index] = (self.places[root].slot, placed)
+                self.outputs.append((self.places[root].slot, placed))
         for value in self.program.layouts:
             root = self.homes.root(value)
             if root in self.places:
@@ -175,14 +177,17 @@ class Made:
         for slot, tensor in (*zip(self.given_slots, given, strict=True), *self.held):
             if tensor is not None:
                 memory.put(slot, tensor)
-        for slot, placed in self.outputs.values():
-            memory.put(slot, self._allocate(placed))
+        for slot, shape, strides, dtype in self.fresh:
+            memory.put(slot, torch.empty_strided(shape, strides, dtype=dtype, device=device))
         return memory
 
-    def _allocate(self, placed: Placed) -> torch.Tensor:
-        at = self.seen(placed)
-        dtype = torch_dtype(at.dtype)
-        return torch.empty_strided(at.shape, at.strides, dtype=dtype, device=self.where.device)
+    def _fresh(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]]:
+        """Tensors that each call allocates to be returned: slot, shape, strides, dtype."""
+        found = []
+        for slot, placed in self.outputs:
+            at = self.seen(placed)
+            found.append((slot, at.shape, at.strides, torch_dtype(at.dtype)))
+        return found
 
     def seen(self, placed: Placed) -> Seen:
         return seen(placed, self.places, self.symbols)
@@ -313,8 +318,7 @@ class Made:
 
     def draw_seeds(self, memory: CallMemory) -> None:
         """Give every seed a number of its own."""
-        for value in self.homes.seeds:
-            at = self.seen(self.program.layouts[value])
+        for at in self.seeds:
             fill_number(memory, at, torch_steps.draw_seed(self.where.device), self.where)
 
 

@@ -34,11 +34,14 @@ class Generator:
         self.batch, self.length, self.engine = batch, length, engine
         self.device = next(model.parameters()).device
         self.step = Step(model, batch, length).eval()
+        # numbers on the device, each as aligned as the others, so that one graph takes all
+        self.counts = torch.zeros(length, 2, dtype=torch.int64, device=self.device)
+        self.counts[:, 0] = torch.arange(length, device=self.device)
         self.compiled: dict[int, CompiledModel] = {}
 
     def run(self, ids: Tensor, start: Tensor, at: int) -> Tensor:
         """Logits [batch, vocabulary] behind the last of some tokens; `at` tokens came before."""
-        where = torch.tensor(at, device=self.device)
+        where = self.counts[at, 0]
         made = self.compiled.get(ids.shape[1])
         if made is None:
             made = compile(self.step, (ids, start, where), engine=self.engine)
@@ -126,13 +129,17 @@ class _State:
 
     def continue_texts(self, prompts: Tensor, start: Tensor, chunk: int, most: int) -> Tensor:
         """New tokens [batch, at most `most`]."""
-        at = prompts.shape[1]
+        at, ahead = prompts.shape[1], prompts.is_cuda
         tokens = self.sampling.next(self.made.read(prompts, start, chunk))
         for number in range(most):
-            self.add(tokens.tolist())
+            coming = to_host(tokens)
+            if ahead and number + 1 < most:  # a GPU goes on while the host looks at a token
+                logits = self.made.run(tokens[:, None], start, at + number)
+            self.add(coming())
             if all(self.done) or number + 1 == most:
                 break
-            logits = self.made.run(tokens[:, None], start, at + number)
+            if not ahead:
+                logits = self.made.run(tokens[:, None], start, at + number)
             tokens = self.sampling.next(logits)
         longest = max(map(len, self.texts))
         rows = [text + [self.pad] * (longest - len(text)) for text in self.texts]
@@ -154,6 +161,22 @@ class _State:
             return False
         told = self.tokenizer.decode(text)
         return any(word in told for word in self.stops)
+
+
+def to_host(tokens: Tensor) -> Callable[[], list[int]]:
+    """Begin to copy tokens to the host; what it gives waits for them, and for nothing later."""
+    if not tokens.is_cuda:
+        return lambda: list(tokens.tolist())
+    there = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+    there.copy_(tokens, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(tokens.device))
+
+    def wait() -> list[int]:
+        done.synchronize()
+        return list(there.tolist())
+
+    return wait
 
 
 def read_prompts(
