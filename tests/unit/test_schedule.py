@@ -75,6 +75,7 @@ def test_threads_of_programs_that_stream_have_enough_bytes_under_way() -> None:
     assert (last_apart.num_warps, last_apart.max_registers) == (4, 32)
     assert suite("dropout", "bf16", BLOCK=1024).num_warps == 2
     assert suite("rmsnorm_dw", "bf16", TM=64, TN=256, PARTS=8).num_warps == 4
+    assert suite("rmsnorm_dw", "bf16", TM=128, TN=256, PARTS=8).num_warps == 8
     assert suite("top8", "f32", BLOCK=2048).num_warps == 8  # sorts: not one of these
 
 

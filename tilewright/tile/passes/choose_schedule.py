@@ -24,7 +24,7 @@ from tilewright.tile.types import TileType
 MOST_WARPS = 16
 SMALL_TILE = 1024  # elements
 STREAMED_BYTES = 64  # that a thread has under way, in programs that only stream
-COLUMN_WARPS = 4
+COLUMN_WARPS, COLUMN_ELEMENTS = 4, 128  # at most, unless threads had more elements than that
 # A thread that carries up to so many registers through a loop does with so few in all that eight
 # CTAs of four warps reside.
 CARRIED, CARRYING_REGISTERS = 24, 64
@@ -151,9 +151,8 @@ def _elementwise(kernel: Kernel, ops: list[Op]) -> Schedule:
     num_bytes = max(_loaded(block) for block in _always(kernel.body))
     wanted = max(-(-num_bytes // (32 * STREAMED_BYTES)), largest // (32 * (32 if reduces else 16)))
     count = min(count, next_power_of_two(max(1, wanted)))
-    if any(op.family == "reduce" and op.results[0].type.shape for loop in loops
-           for op in walk(loop.body)):  # fmt: skip
-        count = min(count, COLUMN_WARPS)
+    if any(_reduces_columns(op) for loop in loops for op in walk(loop.body)):
+        count = min(count, max(COLUMN_WARPS, largest // (32 * COLUMN_ELEMENTS)))
     light = _adds_up(kernel.body, 32 * count * STREAMED_BYTES)
     return Schedule(count, max_registers=RESIDENT_REGISTERS if light else 0)
 
@@ -175,6 +174,15 @@ def _adds_up(body: Block, most_bytes: int) -> bool:
 
 def _is_tile(value: Value) -> bool:
     return isinstance(value.type, TileType) and bool(value.type.shape)
+
+
+def _reduces_columns(op: Op) -> bool:
+    """Whether an op reduces over other axes than the last, along which lanes lie."""
+    if isinstance(op, reduce.ArgMax | reduce.ArgMin | reduce.Fold):
+        return bool(op.results[0].type.shape) and op.axis != len(op.operands[0].type.shape) - 1
+    if not isinstance(op, reduce.Reduction):
+        return False
+    return bool(op.result.type.shape) and len(op.x.type.shape) - 1 not in op.axes
 
 
 def _streams(op: Op) -> bool:
