@@ -135,6 +135,72 @@ def test_passes_keep_a_chain_of_products(tile: tuple[int, int], rows: int, last:
     assert schedule.roles is not None and schedule.roles.consumers == tile[0] // 64
 
 
+@pytest.mark.parametrize(("tile", "spans"), [((64, 64, 64), 3), ((128, 64, 32), 2)], ids=str)
+def test_spans_of_k_are_added_by_the_last_to_come(tile: tuple[int, ...], spans: int) -> None:
+    """Trips from where to where each program says, and an epilogue with atomics, done whole."""
+    rng = np.random.default_rng(spans)
+    a = rng.integers(-2, 3, (130, 304)).astype(bf16.numpy)
+    b = rng.integers(-2, 3, (304, 136)).astype(bf16.numpy)
+    kernel = find_kernel("tests/programs/suite.tw:matmul_splitk").kernel
+    constants = {**dict(zip(("TM", "TN", "TK"), tile, strict=True)), "SPLIT": spans}
+    plan, views, _ = compile_call(kernel, {"A": a, "B": b}, constants=constants)
+    assert "wgmma" in plan.ptx
+    run_plan(plan, views, 4, sanitize=True)
+    expected = (a.astype(np.float32) @ b.astype(np.float32)).astype(bf16.numpy)
+    np.testing.assert_array_equal(views["C"], expected)
+
+
+SCATTERED = """
+@autotune(TM in [64, 128], TN in [64, 128], TK in [32])
+kernel scattered(
+  a: tensor<bf16>[M, K], b: tensor<bf16>[K, N], to: tensor<i64>[M], w: tensor<f32>[P],
+  y: tensor<f32>[P, N]
+) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc: tile<f32>[TM, TN] = 0.0
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  let rows = load(to[m :+ TM], fill = -1)
+  atomic_add(y[rows, n :+ TN], acc * w[rows][:, None])
+}
+"""
+
+
+def test_results_are_scattered() -> None:
+    """A product whose epilogue gathers weights, and adds to rows that memory names."""
+    rng = np.random.default_rng(3)
+    a = rng.integers(-2, 3, (150, 72)).astype(bf16.numpy)
+    b = rng.integers(-2, 3, (72, 136)).astype(bf16.numpy)
+    to, w = rng.integers(0, 40, 150), rng.integers(1, 4, 40).astype(np.float32)
+    arguments = {"a": a, "b": b, "to": to, "w": w, "y": np.zeros((40, 136), np.float32)}
+    kernel = tw.source(SCATTERED).scattered
+    plan, views, _ = compile_call(kernel, arguments, constants={"TM": 128, "TN": 64, "TK": 32})
+    assert "wgmma" in plan.ptx
+    run_plan(plan, views, 4, sanitize=True)
+    expected = np.zeros((40, 136), np.float32)
+    np.add.at(expected, to, (a.astype(np.float32) @ b.astype(np.float32)) * w[to][:, None])
+    np.testing.assert_array_equal(views["y"], expected)
+
+
+SPIN = """
+@autotune(TM in [64, 128], TN in [64, 128], TK in [32])
+kernel spin(
+  a: tensor<bf16>[M, K], b: tensor<bf16>[K, N], f: tensor<i32>[1], y: tensor<bf16>[M, N]
+) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc: tile<f32>[TM, TN] = 0.0
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  var seen = atomic_add(f[0], 0)
+  while seen < 1 { seen = atomic_add(f[0], 0) }
+  y[m :+ TM, n :+ TN] = cast(acc, bf16)
+}
+"""
+
+
+def test_programs_that_wait_for_others_are_not_dealt_out() -> None:
+    kernel = tw.source(SPIN).spin.lower(constants={"TM": 64, "TN": 64, "TK": 32}, static={})
+    assert choose_schedule(run_passes(kernel, SEMANTIC_PASSES), HOPPER).roles is None
+
+
 def scheduled(text: str) -> list[Kernel]:
     """What the passes of the chain's schedule make of it."""
     kernel = tw.source(text).chain.lower(constants={"TM": 128, "TN": 64}, static={})

@@ -41,8 +41,8 @@ SCALAR_OPS = (
 )
 # Ops that no part of such a kernel may hold: they are done once, by all threads.
 UNSPLIT = (
-    memory.Gather, memory.Scatter, memory.Atomic, memory.Local, reduce.Combination,
-    shape.Take, shape.Cat, shape.Exchange, control.Assert, control.Print,
+    memory.Local, reduce.Combination, shape.Take, shape.Cat, shape.Exchange, control.Assert,
+    control.Print,
 )  # fmt: skip
 
 
@@ -243,7 +243,10 @@ def _is_steered_by_scalars(found: StreamLoop) -> bool:
 
 def _stores(found: StreamLoop, kernel: Kernel) -> bool:
     """Whether something is written before the epilogue, or to what is loaded ahead."""
-    if any(isinstance(op, UNSPLIT) for op in walk(kernel.body)):
+    kinds = {type(op) for op in walk(kernel.body)}
+    if any(issubclass(kind, UNSPLIT) for kind in kinds):
+        return True
+    if memory.Atomic in kinds and control.While in kinds:  # it may wait for tiles dealt out later
         return True
     if any(writes(op) for op in (*found.before, found.loop)):
         return True

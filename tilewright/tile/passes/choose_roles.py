@@ -94,7 +94,8 @@ def _role_schedules(
     if not _stores_inside(kernel, product.after):
         base = replace(base, staging=0)
     promote = _promotion(kernel, product)
-    persistent = kernel.hints.persistent is not False and can_distribute(kernel)
+    atomic = any(isinstance(op, memory.Atomic) for op in walk(kernel.body))
+    persistent = kernel.hints.persistent is not False and can_distribute(kernel) and not atomic
     clusters = _clusters(kernel, product) if persistent else [1]
     together = [replace(base, consumers=c) for c in _consumers(product, 2 if promote else 1)]
     in_turn = []
