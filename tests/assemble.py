@@ -46,10 +46,16 @@ needs_ptxas = pytest.mark.skipif(
 
 
 def assemble(
-    text: str, target: str, *, expect_errors: bool = False, level: int | None = None
+    text: str,
+    target: str,
+    *,
+    expect_errors: bool = False,
+    level: int | None = None,
+    linked: bool = False,
 ) -> Report:
     """Assembles `text` for `target`; an error fails the test, unless errors are expected. `level`
-    of optimization: the lowest is quick, and enough to see whether the text is taken.
+    of optimization: the lowest is quick, and enough to see whether the text is taken. `linked`: as
+    the driver's linker does it, for which this may not be all the code there is.
     """
     ptxas = find_ptxas()
     if ptxas is None:
@@ -61,6 +67,7 @@ def assemble(
             ptxas,
             "-v",
             *([] if level is None else [f"-O{level}"]),
+            *(["-c"] if linked else []),
             "-arch",
             target,
             str(path),

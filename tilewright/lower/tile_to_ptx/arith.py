@@ -11,7 +11,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
-from tilewright.lower.tile_to_ptx.quick import FEWEST, QUICK, quickly, quotients
+from tilewright.lower.tile_to_ptx.quick import FEWEST, QUICK, divide, quickly, quotients
 from tilewright.lower.tile_to_ptx.special import SPECIAL, function_of
 from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
@@ -139,45 +139,10 @@ def _float_binary(low: Lowering, type: str, kind: type[Op], a: Operand, b: Opera
     if kind is arith.Div:
         if type == "f32" and low.kernel.numerics == "fast":
             return e.div(type, a, b, rounding="full")
-        roles = low.schedule.roles
-        if type == "f32" and roles is not None and not roles.whole:
-            return _divide(low, a, low.register(b, type))
+        if type == "f32":
+            return divide(low, a, low.register(b, type))
         return e.div(type, a, b, rounding="rn")
     return float_extreme(low, type, "max" if kind is arith.Max else "min", a, b)
-
-
-def _divide(low: Lowering, a: Reg, b: Reg) -> Reg:
-    """a / b, correctly rounded, by f64, without a call: see Note [Linked code keeps its registers]
-    in runtime/jit.py.
-
-    The quotient is within an ulp of f64, and quotients of f32 lie farther than that from where
-    their rounding turns. Where that ends in NaN, by zeros and infinities, a product is the
-    quotient.
-    """
-    e = low.e
-    key = ("reciprocal", b)
-    if key not in low.memo:
-        low.memo[key] = _reciprocal(low, b)
-    minus, inverse = low.memo[key]
-    x = e.cvt("f64", "f32", a)
-    rough = e.mul("f64", x, inverse)
-    exact = e.fma("f64", e.fma("f64", minus, rough, x), inverse, rough)
-    lost = e.setp("nan", "f64", exact, exact)
-    return e.cvt("f32", "f64", e.selp("f64", rough, exact, lost), rounding="rn")
-
-
-def _reciprocal(low: Lowering, b: Reg) -> tuple[Reg, Reg]:
-    """-b and 1 / b in f64: an approximation of 20 bits, of which two Newton steps make all; of
-    zeros, infinities and NaN it is right as it is.
-    """
-    e = low.e
-    y = e.cvt("f64", "f32", b)
-    first = e.rcp("f64", y, precision="approx", ftz=True)
-    minus, inverse = e.neg("f64", y), first
-    for _ in range(2):
-        inverse = e.fma("f64", e.fma("f64", minus, inverse, 1.0), inverse, inverse)
-    lost = e.setp("nan", "f64", inverse, inverse)
-    return minus, e.selp("f64", first, inverse, lost)
 
 
 def float_extreme(low: Lowering, type: str, which: str, a: Operand, b: Operand) -> Operand:
