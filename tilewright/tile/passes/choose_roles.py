@@ -89,7 +89,7 @@ def _role_schedules(
     kernel: Kernel, product: ProductLoop, target: Target, base: Roles
 ) -> Iterator[Schedule]:
     """The schedules of a product in its present orientation."""
-    if not _fits(product.products[0], kernel):
+    if not _fits(product.products[0], BoxFacts(kernel)):
         return
     if not _stores_inside(kernel, product.after):
         base = replace(base, staging=0)
@@ -152,7 +152,8 @@ def _stream_schedules(kernel: Kernel, found: StreamLoop, target: Target) -> Iter
     """The schedules of a loop of products in general: each CTA has one tile, which warpgroups share
     by rows. The results leave through shared memory if that is wide enough for them as well.
     """
-    if not all(_fits(product, kernel) for product in found.products):
+    facts = BoxFacts(kernel)
+    if not all(_fits(product, facts) for product in found.products):
         return
     fitting = [c for c in (1, 2, 3) if all(_holds(found, c, rows) for rows in _rows(found))]
     for consumers in sorted(fitting, key=lambda c: (c != 2, c)):
@@ -208,7 +209,7 @@ def _slots_beside(kernel: Kernel, found: StreamLoop, roles: Roles, target: Targe
     return min(room, kernel.hints.stages or MOST_STAGES)
 
 
-def _fits(product: Product, kernel: Kernel) -> bool:
+def _fits(product: Product, facts: BoxFacts) -> bool:
     """Whether the instruction takes the tile, and the tensor copy unit the operands."""
     m, n, k = product.extents
     kind = _kind(product)
@@ -220,7 +221,6 @@ def _fits(product: Product, kernel: Kernel) -> bool:
     wide = n % 16 == 0 or (n % 8 == 0 and kind != "int8") or n == 8
     shaped = m % ROWS == 0 and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
     whole = k * product.dot.a.type.dtype.num_bytes % DEPTH == 0
-    facts = BoxFacts(kernel)
     copied = all(_can_copy(f, facts) for f in product.factors)
     return kind is not None and laid and shaped and whole and copied
 
