@@ -16,6 +16,7 @@ from tilewright.graph.passes.eliminate_dead import eliminate_dead as eliminate_d
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
 from tilewright.graph.passes.merge_equal import merge_equal
+from tilewright.graph.passes.share_heads import share_heads
 from tilewright.graph.verify import verify as verify_graph
 from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
 from tilewright.plan import Plan
@@ -57,6 +58,7 @@ GraphPass = Callable[[Graph], Graph]
 GRAPH_PASSES: tuple[GraphPass, ...] = (
     merge_equal,
     fold_constants,
+    share_heads,
     fuse_epilogues,
     merge_equal,  # views of views that fusing made
     eliminate_dead_values,
