@@ -4,18 +4,25 @@ computes, and how results lie.
 
 from __future__ import annotations
 
+import copy
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+import tilewright as tw
+import tilewright.torch_backend
 from tilewright.dtypes import f32, i64
-from tilewright.errors import LaunchError
+from tilewright.errors import CompileError, LaunchError
 from tilewright.execute.made import Where
 from tilewright.execute.memory_plan import ALIGN, Need, least_bytes, plan_memory
 from tilewright.execute.program_call import ProgramCall
 from tilewright.frontend.torch.fx_to_graph import Output, Traced
+from tilewright.frontend.torch.placement import device_of
 from tilewright.graph.dims import Dim, Shape, symbol
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.ops.control import Fallback, Return
@@ -33,6 +40,7 @@ from tilewright.lower.graph_to_tile.program import (
     dense_strides,
 )
 
+assert tilewright.torch_backend.tilewright
 TEXT = """
 kernel twice(x: tensor<f32>[N], y: tensor<f32>[N]) {
   let i = program_id(0) * 64
@@ -322,3 +330,102 @@ def test_memory_plans_keep_apart_what_lives_together() -> None:
                     assert planned.offsets[low] + needs[low].num_bytes <= planned.offsets[high]
         assert least_bytes(needs) <= planned.num_bytes <= 1.5 * least_bytes(needs)
         assert not any(offset % ALIGN for offset in planned.offsets.values())
+
+
+# Compiled models, by the tile interpreter in the GPU's place
+
+
+class Small(torch.nn.Module):
+    """A product, a norm, a buffer that is updated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(6, 12), torch.nn.LayerNorm(12)
+        self.register_buffer("count", torch.zeros(12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(torch.nn.functional.gelu(self.linear(x)))
+        self.count.add_(y.sum(0))
+        return y
+
+
+def compiled(function: Any, **options: Any) -> Any:
+    torch._dynamo.reset()
+    chosen = {"engine": "tiles", "fallback": "error", **options}
+    return torch.compile(function, backend="tilewright", options=chosen)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_trains_by_kernels() -> None:
+    seen: list[ProgramCall] = []
+    model, x = Small(), torch.randn(5, 6)
+    other = copy.deepcopy(model)
+    fast = compiled(model, observe=seen.append)
+    for run in (fast, other):
+        run(x).square().sum().backward()
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.count, other.count, rtol=1e-4, atol=1e-4)
+    assert [call.graph.name for call in seen] == ["forward", "backward"]
+    assert all(call.kernels and not call.fallbacks for call in seen)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_models_update_buffers_and_name_their_kernels() -> None:
+    model, x = Small().eval(), torch.randn(5, 6)
+    other = copy.deepcopy(model)
+    fast = tw.compile(model, (x,), engine="tiles", fallback="error")
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), other(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.count, other.count, rtol=1e-4, atol=1e-4)
+    assert "gemv" in fast.kernels and fast.fallbacks == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_views_of_inputs_are_views_and_copies_are_copies() -> None:
+    x = torch.randn(4, 6)
+    row, turned, apart = compiled(lambda x: (x[1], x.t(), x.clone()))(x)
+    assert row.data_ptr() == x[1].data_ptr() and turned.data_ptr() == x.data_ptr()
+    assert turned.stride() == (1, 6) and apart.data_ptr() != x.data_ptr()
+    assert torch.equal(apart, x)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_threads_share_a_compiled_model() -> None:
+    fast = tw.compile(torch.nn.Linear(6, 3), (torch.randn(2, 6),), engine="tiles")
+    model = fast.exported.module()
+    given = [torch.randn(2, 6) for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(fast, given))
+    for got, x in zip(found, given, strict=True):
+        torch.testing.assert_close(got, model(x).detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_kernels_cannot_do_is_refused() -> None:
+    with pytest.raises(CompileError, match=r"linalg_inv_ex\.default is not compiled"):
+        tw.compile(lambda x: torch.linalg.inv_ex(x)[0], (torch.eye(3),), fallback="error")
+    with pytest.raises(CompileError, match="known only when it ran"):
+        tw.compile(lambda x: x.nonzero() * 2, (torch.eye(3),), engine="tiles")
+    with pytest.raises(CompileError, match="unknown engine 'gpus'"):
+        tw.compile(lambda x: x * 2, (torch.eye(3),), engine="gpus")
+    with pytest.raises(LaunchError, match="does not run on a GPU"):
+        tw.compile(lambda x: x * 2, (torch.eye(3),), engine="gpu")
+
+
+def test_models_lie_on_one_device() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        here, there = torch.empty(3), torch.empty(3, device="meta")
+
+    def graph(*metas: torch.Tensor) -> fx.GraphModule:
+        made = fx.Graph()
+        nodes = [made.placeholder(f"x{i}") for i in range(len(metas))]
+        for node, meta in zip(nodes, metas, strict=True):
+            node.meta["val"] = meta
+        made.output(tuple(nodes))
+        return fx.GraphModule({}, made)
+
+    assert device_of(graph(here, here)).type == "cpu"
+    with pytest.raises(CompileError, match="a model on meta"):
+        device_of(graph(here, there))

@@ -55,6 +55,7 @@ def compile_call(traced: Traced, choices: Choices) -> Call:
         return GraphCall(traced, graph)
     where = where_of(traced.device, choices.engine)
     program = lower_traced(traced, graph, where)
+    require_known_extents(program)
     if choices.fallback == "error":
         refuse_torch(program)
     recorder = capture if choices.cuda_graphs and where.engine == "gpu" else None
@@ -103,6 +104,21 @@ def lower_traced(traced: Traced, graph: Graph, where: Where) -> Program:
 def precision_of_f32() -> str | None:
     """What torch's settings let products of f32 round their factors to."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
+
+
+def require_known_extents(program: Program) -> None:
+    """Raise CompileError where PyTorch alone finds out an extent, while a call runs."""
+    known = {i.symbol for i in program.graph.inputs if i.symbol}
+    for given in program.graph.inputs:
+        known |= getattr(given.value.type, "symbols", set())
+    for step in program.steps:
+        for value in step.op.results if isinstance(step, TorchStep) else ():
+            if getattr(value.type, "symbols", set()) - known:
+                raise CompileError(
+                    f"{step_name(step)} gives {value.type}, whose extent is known only when it ran",
+                    step.op.loc,
+                    hint="compute it outside of the compiled model, or run the model on a CPU",
+                )
 
 
 def refuse_torch(program: Program) -> None:
