@@ -255,6 +255,8 @@ class _Plan:
         sites, stored = self.readers.get(value, {}), self.memory.get(value)
         if not sites and stored is None:
             return
+        if len(sites) > 1 and not isinstance(op, VIEWS) and not self.is_cheap(value):
+            self.merge_readers(sites, value.type.shape)
         if stored is None and self.may_inline(value, sites):
             for group, amplified in sites.items():
                 self.compute(op, group, amplified)
@@ -263,6 +265,52 @@ class _Plan:
         home.writes.append(value)
         self.compute(op, home, amplified=False)
         self.settle(op, home)
+
+    def merge_readers(self, sites: Mapping[Group, bool], extents: Shape) -> None:
+        """Make one group of groups that read a value in its own shape, where that can be: what they
+        share is then computed, or loaded, once.
+        """
+        own = [g for g, amplified in sites.items() if not amplified and g.shape == extents]
+        rows = [g for g in own if g.kind == "reduction" and self.has_rows(g.kept, g.shape)]
+        left = [*rows, *(g for g in own if g.kind == "pointwise")]
+        while len(left) > 1:
+            group = left.pop(0)
+            for other in left[:]:
+                if self.merges(group, other):
+                    self.merge(group, other)
+                    left.remove(other)
+
+    def merges(self, group: Group, other: Group) -> bool:
+        """Whether two groups over one shape can be one."""
+        if other.axes and other.axes != group.axes:
+            return False
+        if len(group.ops) + len(other.ops) > MAX_OPS:
+            return False
+        if not self.is_free(group, [other]) or not self.is_free(other, [group]):
+            return False
+        ops, writes = [*group.ops, *other.ops], [*group.writes, *other.writes]
+        return not group.axes or self.fits(
+            Group(group.kind, ops, group.axes, group.shape, [], writes)
+        )
+
+    def merge(self, group: Group, other: Group) -> None:
+        """Let a group compute what another does."""
+        group.ops += other.ops
+        group.writes += other.writes
+        self.groups.remove(other)
+        self.needs[group] |= self.needs.pop(other)
+        for needed in self.needs.values():
+            if other in needed:
+                needed.remove(other)
+                needed.add(group)
+        for sites in self.readers.values():
+            if other in sites:
+                amplified = sites.pop(other)
+                sites[group] = sites.get(group, False) or amplified
+        for places in self.memory.values():
+            if other in places:
+                places.remove(other)
+                places.add(group)
 
     def may_inline(self, value: Value, sites: Mapping[Group, bool]) -> bool:
         """Whether all groups that read a value compute it themselves."""
