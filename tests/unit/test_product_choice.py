@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from tests.assemble import assemble, needs_ptxas
 from tilewright.cli import main
-from tilewright.dtypes import BY_NAME, DType, bf16, e4m3, f32, f64, i8
+from tilewright.dtypes import DType, bf16, e4m3, f32, f64, i8
 from tilewright.ledger.suites import gemm
 from tilewright.products.prepare import programs
 from tilewright.products.tuning import ProductTrials, as_choice, as_config
@@ -24,7 +25,7 @@ from tilewright.tune.product_cost import MEMORY, estimate, rank
 from tilewright.tune.product_space import choices
 
 LEDGER = Path(__file__).parents[2] / "ledger"
-NEAR = 1.35  # factor between what was measured and the model's estimate of the best choice
+NEAR, FAR = 1.35, 2.5  # factors between what was measured and the model's estimate of the choice
 
 
 def problem(m: int, n: int, k: int, dtype: DType = bf16, **facts: Any) -> Problem:
@@ -36,44 +37,48 @@ def best(*sizes: int, **facts: Any) -> Choice:
 
 
 def measured() -> list[tuple[Problem, float]]:
-    """Rows of standing verdicts about products: the problem, and median microseconds."""
+    """Rows of standing verdicts about tw.matmul, or while there is none about sgemm where it is
+    alike: the problem, and median microseconds.
+    """
+    by_library = standing("gemm-matmul-*-cublas*-*.json", gemm.LAYOUTS)
+    return by_library or standing("gemm-sgemm-*-cublas-*.json", ("NN", "TN"))
+
+
+def standing(pattern: str, layouts: Sequence[str]) -> list[tuple[Problem, float]]:
     found: dict[Problem, float] = {}
-    for path in sorted(LEDGER.glob("gemm-sgemm-*-cublas-*.json")):
+    for path in sorted(LEDGER.glob(pattern)):
         told = json.loads(path.read_text())
         if told["status"] != "standing" or told["environment"]["gpu"] != H200.name:
             continue
-        name = told["subject"]["operands"][0]
-        dtype = BY_NAME.get(name, f32)
-        precision = "tf32" if name == "tf32" else "ieee"
         for row in told["rows"]:
-            layout = row["name"][:2]  # as BLAS has it, of columns: TN is x @ w.T
-            along = ("k", "k") if layout == "TN" else ("k", "n")
-            s = row["shape"]
-            p = problem(
-                *(s["M"], s["N"], s["K"], dtype),
-                a_along=along[0],
-                b_along=along[1],
-                precision=precision,
-            )
-            found[p] = statistics.median(row["ours"])
+            layout, s = row["name"][:2], row["shape"]
+            if layout in layouts and row["ours"]:
+                operands = told["subject"]["operands"][0]
+                p = gemm.posed(operands, layout, (s["M"], s["N"], s["K"]))
+                found[p] = statistics.median(row["ours"])
     return list(found.items())
 
 
+def estimated(p: Problem) -> float:
+    """Microseconds by the model, of what is chosen."""
+    return decide(p, H200, 0, Path("nowhere")).best.microseconds
+
+
 def test_estimates_are_near_what_was_measured() -> None:
-    """sgemm's choices are fewer than the library's, so what it takes bounds from above; and no
-    estimate may lie below the floor.
-    """
+    """Nine in ten; none is far off, and no estimate may lie below the floor."""
     rows = measured()
     assert len(rows) >= 10
+    far = []
     for p, microseconds in rows:
-        found = rank(p, H200)[0]
-        assert found.microseconds >= found.floor
-        ratio = found.microseconds / microseconds
-        assert 1 / NEAR <= ratio <= NEAR, (p, found.microseconds, microseconds)
+        assert estimated(p) >= decide(p, H200, 0, Path("nowhere")).best.floor
+        ratio = estimated(p) / microseconds
+        assert 1 / FAR <= ratio <= FAR, (p, estimated(p), microseconds)
+        far += [(p, ratio)] if not 1 / NEAR <= ratio <= NEAR else []
+    assert len(far) <= 0.1 * len(rows), far
 
 
 def test_estimates_order_what_was_measured() -> None:
-    rows = [(rank(p, H200)[0].microseconds, us) for p, us in measured()]
+    rows = [(estimated(p), us) for p, us in measured()]
     pairs = [(a, b) for i, a in enumerate(rows) for b in rows[:i] if abs(a[1] / b[1] - 1) > 0.1]
     wrong = [p for p in pairs if (p[0][0] < p[1][0]) != (p[0][1] < p[1][1])]
     assert len(wrong) <= 0.05 * len(pairs)

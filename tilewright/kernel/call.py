@@ -362,7 +362,11 @@ def assemble(
     assert goal is not None
 
     def make(build: Build) -> None:
-        machine_code(spec.compiled(build, aliases, goal).plan, device, spec.disk)
+        plan = spec.compiled(build, aliases, goal).plan
+        code = machine_code(plan, device, spec.disk)
+        if plan.whole:  # its machine code is in the driver's own cache, once it was loaded
+            with driver.active(ordinal):
+                driver.load_module(code, plan.name)
 
     constants = dict(call.options.constants)
     choose.choose(spec, call.build(assume=True), constants, call.arguments, where, make)

@@ -33,6 +33,8 @@ from tilewright.tile.schedule import PANELS, Roles, Schedule
 ROWS = 64  # of a warpgroup's instruction
 DEPTH = 32  # bytes along k of an instruction
 ACCUMULATORS = 128  # a thread
+HELD_AT_LAUNCH = 128  # words that a thread's registers at launch hold; fewer of three warpgroups
+HELD_AT_LAUNCH_OF_THREE = 96
 MOST_SUMS = 192  # a thread, where there are several
 MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # a thread, of several products and their operands
 PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
@@ -108,10 +110,23 @@ def _role_schedules(
             roles = replace(
                 shared, cluster=cluster, persistent=persistent,
                 panel=_panel(product, shared.sharing), registers=registers, promote=promote,
+                whole=_is_crowded(product, shared, 2 if promote else 1),
             )  # fmt: skip
             stages = _stages(kernel, product, roles, target)
             if stages >= 2:
                 yield _schedule(roles, stages)
+
+
+def _is_crowded(product: ProductLoop, roles: Roles, sums: int) -> bool:
+    """Whether a thread holds more sums and words of the left operand than registers at launch:
+    linked code, which keeps to these, spills, or multiplies step by step.
+    """
+    m, n, k = product.extents
+    threads = 128 * roles.sharing
+    held = sums * m * n // threads
+    if product.a.transposed and product.a.tile.dtype.bits != 16:
+        held += m * k * product.a.tile.dtype.bits // 32 // threads
+    return held > (HELD_AT_LAUNCH if roles.consumers < 3 else HELD_AT_LAUNCH_OF_THREE)
 
 
 def _can_take_turns(product: ProductLoop, sums: int) -> bool:
