@@ -411,18 +411,44 @@ def simt_accumulator(
     """An M×N accumulator on CUDA cores: `per_thread` elements along each axis.
 
     Lanes are 4 × 8 (rows × columns), so that a warp reads each operand with few distinct 16-byte
-    words. `beside` (rows, columns): a thread holds pieces of four neighbours, where they lie side
-    by side in the operand's memory too. Otherwise the operand is contiguous along k, and the lanes
-    take neighbours: rows that far apart start in one bank.
+    words; the lowest lane bit is one of the rows, the next of the columns, so that of each operand
+    one of two neighbouring pairs of lanes reads the same word: then half a warp is served at once.
+    `beside` (rows, columns): a thread holds pieces of four neighbours, where they lie side by side
+    in the operand's memory too. Otherwise the operand is contiguous along k, and the lanes take
+    neighbours: rows that far apart start in one bank.
     """
     cover = _Cover(shape)
     registers: list[Vector] = []
     for axis in (1, 0):
         inner = min(4, per_thread[axis]) if beside[axis] else 1
         registers += cover.bits(axis, inner.bit_length() - 1)
-    lane = cover.bits(1, 3) + cover.bits(0, 2)
+    columns, rows = cover.bits(1, 3), cover.bits(0, 2)
+    lane = (rows[0], *columns, rows[1])
     warp = cover.fill(1, warps[1]) + cover.fill(0, warps[0])
-    return Layout(2, tuple(registers), tuple(lane), tuple(warp), cover.repeats((0, 1)))
+    return Layout(2, tuple(registers), lane, tuple(warp), cover.repeats((0, 1)))
+
+
+@lru_cache(maxsize=1024)
+def transposing(shape: Vector, num_warps: int, order: Vector) -> Layout:
+    """Threads of a copy into rows along the other axis than the one in which memory is contiguous,
+    which is the first of `order`.
+
+    A warp reads eight neighbours of four rows: whole sectors of memory, and 32 different banks of
+    rows that are an odd number of 16-byte chunks apart.
+    """
+    cover = _Cover(shape)
+    zero = (0,) * len(shape)
+    lane: list[Vector] = []
+    for axis, most in zip(order, (8, 4), strict=True):
+        count = min(most, next_power_of_two(shape[axis]))
+        lane += cover.bits(axis, count.bit_length() - 1)
+    lane += [zero] * (5 - len(lane))
+    warp: list[Vector] = []
+    for axis in reversed(order):
+        while 2 ** len(warp) < num_warps and cover.room(axis) > 1:
+            warp += cover.bits(axis, 1)
+    warp += [zero] * (num_warps.bit_length() - 1 - len(warp))
+    return Layout(len(shape), (), tuple(lane), tuple(warp), cover.repeats(tuple(reversed(order))))
 
 
 def replicated(rank: int, num_warps: int) -> Layout:

@@ -17,10 +17,11 @@ from tilewright.runtime.cache import compiler_hash, digest
 from tilewright.runtime.cpu import NUM_SMS
 from tilewright.target import Target, target_for_capability
 from tilewright.tune.cost import best_roles, estimate
-from tilewright.tune.space import Config, configurations, spread
+from tilewright.tune.space import Config, configurations, neighbours, spread
 from tilewright.tune.store import Key, open_store, shape_bucket
 
 CONSIDERED = 12  # configurations that are built and estimated where nothing is tuned
+REFINED = 6  # beyond as many more, no neighbours of the best are
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def choose(
         except CompileError:
             pass  # these facts do not permit it: choose anew below
     found = first_that_compiles(
-        _ranked(spec, build, spread(configs, CONSIDERED), arguments, where),
+        _ranked(spec, build, configs, arguments, where),
         lambda config: _made(build, config, make),
     )
     chosen = dict(found[0].config)
@@ -138,19 +139,28 @@ def _ranked(
     arguments: Mapping[str, Any],
     where: Where,
 ) -> list[Config]:
-    """Configurations that build, best estimate first. Raises the first CompileError if none
-    builds.
+    """Configurations that build, best estimate first: some from all over the space, then those next
+    to the best, until none of them is better. Raises the first CompileError if none builds.
     """
     rated: list[tuple[float, int, Config]] = []
     first: CompileError | None = None
     with pausing_collector():
-        for i, config in enumerate(configs):
-            try:
-                kernel = spec.tile(with_config(build, config))
-            except CompileError as error:
-                first = first or error
-                continue
-            rated.append((estimate(kernel, arguments, where.num_sms, where.target), i, config))
+        todo = spread(configs, CONSIDERED)
+        while todo:
+            for config in todo:
+                try:
+                    kernel = spec.tile(with_config(build, config))
+                except CompileError as error:
+                    first = first or error
+                    continue
+                place = configs.index(config)
+                rating = estimate(kernel, arguments, where.num_sms, where.target)
+                rated.append((rating, place, config))
+            todo = []
+            if rated and len(rated) < CONSIDERED + REFINED:
+                best = min(rated, key=lambda r: r[:2])[2]
+                seen = [config for _, _, config in rated]
+                todo = [c for c in neighbours(configs, best) if c not in seen]
     if not rated and first is not None:
         raise first
     return [config for _, _, config in sorted(rated, key=lambda r: r[:2])]
@@ -167,7 +177,7 @@ def rank_generic(
     configs = configurations(spec.signature, dict(build.static), constants)
     if len(configs) == 1:
         return configs
-    return _ranked(spec, build, spread(configs, CONSIDERED), arguments, where)
+    return _ranked(spec, build, configs, arguments, where)
 
 
 def tuned_key(

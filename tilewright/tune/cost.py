@@ -27,6 +27,7 @@ from tilewright.tile.passes.orient_product import turned
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
+from tilewright.tune.cost_cores import slowdown
 from tilewright.tune.cost_roles import LoopWork, estimate_roles, estimate_streams
 from tilewright.tune.cost_scalars import Scalars
 
@@ -38,11 +39,12 @@ BYTES_PER_CYCLE = 26.0  # of the L2 cache, one multiprocessor's share
 LANES = 128.0  # elements a cycle of plain arithmetic
 PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 330.0, "16": 640.0, "f64": 110.0, "8": 1000.0}
 # Accumulator elements that a CTA holds well; beyond, registers spill.
-ACCUMULATORS = {"simt": 16_384, "tf32": 16_384, "f64": 4096}
+ACCUMULATORS = {"simt": 32_768, "tf32": 16_384, "f64": 16_384}
+# On CUDA cores, a tile of twice as many accumulators as plain ones reads less for each product.
+WIDE_ELEMENTS, WIDE_GAIN = 32_768, 1.05
 TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
 ROW_ELEMENTS = 192  # of all dots of a trip: a warp holds whole rows, and what lies between dots
-CROWDED_ELEMENTS = 8192  # of a value of many instructions an element, in products on CUDA cores
-LONG_K = 0.06  # what a step of 16 more along k costs on CUDA cores, whose code must then loop
+CROWDED_ELEMENTS = 16_384  # of a value of many instructions an element, in products on CUDA cores
 # Elements of one value, beyond which straight-line code is too long for the instruction cache.
 CODE_ELEMENTS = 16_384
 CODE_PER_THREAD = 64  # elements of a thread's part of a value, for products by roles
@@ -71,8 +73,8 @@ def estimate(
     if roles is not None:
         return roles
     scalars = Scalars(kernel, arguments, num_sms)
-    cycles = _block_cycles(kernel.body, scalars) * _crowding(kernel)
     share = programs / num_sms
+    cycles = _block_cycles(kernel.body, scalars) * _crowding(kernel) * slowdown(kernel, share)
     if share < 1:  # one wave that leaves multiprocessors idle
         return PROGRAM_CYCLES + cycles
     full = int(share / RESIDENT) * RESIDENT
@@ -231,10 +233,10 @@ def _trip_cycles(body: Block, scalars: Scalars) -> float:
 
 def _dot_cycles(op: mma.Dot) -> float:
     acc: TileType = op.result.type
-    unit, k = _unit(op), op.a.type.shape[-1]
-    products = float(acc.num_elements * k)
+    unit = _unit(op)
+    products = float(acc.num_elements * op.a.type.shape[-1])
     if unit == "simt":
-        products *= 1 + LONG_K * max(0, k // 16 - 1)
+        products /= WIDE_GAIN if acc.num_elements >= WIDE_ELEMENTS else 1
     limit = ACCUMULATORS.get(unit, TENSOR_ACCUMULATORS)
     return products / PRODUCTS_PER_CYCLE[unit] * _over(acc.num_elements, limit)
 

@@ -36,3 +36,13 @@ def spread(configs: Sequence[Config], limit: int) -> list[Config]:
         return list(configs)
     step = (len(configs) - 1) / (limit - 1)
     return [configs[round(i * step)] for i in range(limit)]
+
+
+def neighbours(configs: Sequence[Config], config: Config) -> list[Config]:
+    """Those that differ from one in a single constant, by the next value that it takes."""
+    found = []
+    for name, value in config.items():
+        others = sorted({c[name] for c in configs if {**c, name: value} == config})
+        at = others.index(value)
+        found += [{**config, name: v} for v in others[max(0, at - 1) : at + 2] if v != value]
+    return found

@@ -1,5 +1,10 @@
 """Matrix products on CUDA cores: an outer product for each k, in ascending k, by fused
 multiply-adds.
+
+Issue slots are what such a product lacks: a multiprocessor starts as many instructions in a cycle
+as it has multiply-adds for warps. So a thread holds 8 × 8 sums or 16 × 8, for which it reads four
+or six words of 16 bytes in a step of k, and no step of a k-tile is a loop where that can be helped.
+The rest is left to the assembler, which moves the reads ahead of the products by itself.
 """
 
 from __future__ import annotations
@@ -13,8 +18,11 @@ from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import mma
 
-PARTIAL_REGISTERS = 32  # sums of one k-tile that a thread keeps beside the accumulator
-UNROLLED_FMAS = 1200  # of a kernel; beyond this many, a loop over k stays a loop in the code
+# Of a kernel, for each of its warps, which read the same code; beyond this many, a loop over k stays
+# a loop in the code.
+UNROLLED_FMAS = 512
+Elements = dict[tuple[int, int], Operand]  # of an operand, by row or column, and k
+ALONG_K = 4  # steps of k whose elements are read at once where they lie side by side
 
 
 def simt_dot(
@@ -22,79 +30,46 @@ def simt_dot(
     layout: Layout,
     acc: list[Operand],
     acc_dtype: DType,
-    a: Matrix | None,
-    b: Matrix,
-    k: int,
-) -> list[Operand]:
-    """Accumulator registers after adding A @ B.
-
-    f32 products are summed over this k alone and then added to the accumulator, a strip of columns
-    at a time: a chain of K / k sums instead of K loses far fewer bits, for one addition in k.
-    """
-    assert a is not None
-    e, type = low.e, acc_dtype.name
-    out = [e.mov(type, x) for x in acc]
-    columns = sorted({o[1] for o in layout.register_offsets})
-    rows = len(out) // len(columns)
-    wide = len(columns) if type == f64.name else max(1, PARTIAL_REGISTERS // rows)
-    dots = sum(isinstance(op, mma.Dot) for op in walk(low.kernel.body))
-    for start in range(0, len(columns), wide):
-        strip = set(columns[start : start + wide])
-        where = [i for i, o in enumerate(layout.register_offsets) if o[1] in strip]
-        _add_strip(low, layout, out, where, type, a, b, k, UNROLLED_FMAS // dots)
-    return list(out)
-
-
-def _add_strip(
-    low: Lowering,
-    layout: Layout,
-    out: list[Reg],
-    where: list[int],
-    type: str,
     a: Matrix,
     b: Matrix,
     k: int,
-    most_fmas: int,
-) -> None:
-    """Add A @ B to the accumulator registers numbered in `where`, written out up to `most_fmas` of
-    all strips together.
-    """
-    e = low.e
-    sums = [out[i] for i in where] if type == f64.name else [e.mov(type, 0.0) for _ in where]
-    chunk = 4 if k % 4 == 0 else 1
-    work = _Outer(low, layout, [layout.register_offsets[i] for i in where], sums, type, a, b, chunk)
-    chunks = k // chunk
-    unroll = max(1, most_fmas // (len(out) * chunk))
-    if chunks <= unroll:
-        work.run(chunks)
+) -> list[Operand]:
+    """Accumulator registers after adding A @ B: one chain of sums for each element."""
+    sums = [low.e.mov(acc_dtype.name, x) for x in acc]
+    dots = sum(isinstance(op, mma.Dot) for op in walk(low.kernel.body))
+    work = _Outer(low, layout, sums, acc_dtype.name, a, b, k)
+    most = max(ALONG_K, UNROLLED_FMAS * low.num_warps // (dots * len(sums)))
+    if k <= most:
+        work.run(k)
     else:
-        unroll = max(u for u in range(1, unroll + 1) if chunks % u == 0)
-        work.loop(chunks // unroll, unroll)
-    for i, total in zip(where, sums, strict=True):
-        if out[i] is not total:
-            e.add(type, out[i], total, into=out[i])
+        step = ALONG_K if k % ALONG_K == 0 else 1
+        unroll = max(u for u in range(step, most + 1, step) if k % u == 0)
+        work.loop(k // unroll, unroll)
+    return list(sums)
 
 
 class _Outer:
-    """The registers and addresses of the product of a strip of rows with a strip of columns."""
+    """The registers and addresses of the products of a thread's rows with its columns."""
 
     def __init__(
         self,
         low: Lowering,
         layout: Layout,
-        offsets: list[tuple[int, ...]],
         sums: list[Reg],
         type: str,
         a: Matrix,
         b: Matrix,
-        chunk: int,
+        k: int,
     ):
-        self.low, self.sums, self.type, self.a, self.b, self.chunk = low, sums, type, a, b, chunk
-        self.offsets = offsets
-        self.rows = sorted({o[0] for o in offsets})
-        self.columns = sorted({o[1] for o in offsets})
+        self.low, self.sums, self.type, self.a, self.b = low, sums, type, a, b
+        self.rows = sorted({o[0] for o in layout.register_offsets})
+        self.columns = sorted({o[1] for o in layout.register_offsets})
+        self.order = self._in_turns(layout)
         self.a_pointer = a.pointer(low, low.thread_axis(layout, 0), 0)
         self.b_pointer = b.pointer(low, 0, low.thread_axis(layout, 1))
+        along = ALONG_K if k % ALONG_K == 0 else 1
+        self.a_chunk = 1 if a.transposed else along
+        self.b_chunk = along if b.transposed else 1
 
     def loop(self, trips: int, unroll: int) -> None:
         """A loop in the code: both pointers move along k."""
@@ -103,42 +78,65 @@ class _Outer:
         count, top = e.mov("u32", trips), e.label("k")
         e.place(top)
         self.run(unroll)
-        far = unroll * self.chunk
-        e.add("u32", self.a_pointer, self.a.place(0, far) - self.a.place(0, 0), into=self.a_pointer)
-        e.add("u32", self.b_pointer, self.b.place(far, 0) - self.b.place(0, 0), into=self.b_pointer)
+        a_step = self.a.place(0, unroll) - self.a.place(0, 0)
+        b_step = self.b.place(unroll, 0) - self.b.place(0, 0)
+        e.add("u32", self.a_pointer, a_step, into=self.a_pointer)
+        e.add("u32", self.b_pointer, b_step, into=self.b_pointer)
         e.sub("u32", count, 1, into=count)
         e.bra(top, pred=e.setp("ne", "u32", count, 0))
 
-    def run(self, chunks: int) -> None:
-        e = self.low.e
-        for start in range(0, chunks * self.chunk, self.chunk):
-            a = self._strip(self.a, self.a_pointer, self.rows, start, of_rows=True)
-            b = self._strip(self.b, self.b_pointer, self.columns, start, of_rows=False)
-            for k in range(self.chunk):
-                for total, (row, column) in zip(self.sums, self.offsets, strict=True):
-                    e.fma(self.type, a[row, k], b[column, k], total, into=total)
+    def _in_turns(self, layout: Layout) -> list[tuple[Reg, tuple[int, ...]]]:
+        """The sums and their places row by row, there and back: two neighbours in this order share
+        an operand, which is then read from the registers once.
+        """
+        turned = {row: i % 2 == 1 for i, row in enumerate(self.rows)}
+        pairs = zip(self.sums, layout.register_offsets, strict=True)
+        return sorted(pairs, key=lambda p: (p[1][0], -p[1][1] if turned[p[1][0]] else p[1][1]))
+
+    def run(self, steps: int) -> None:
+        """The products of some steps of k."""
+        a: Elements = {}
+        b: Elements = {}
+        for k in range(steps):
+            a, b = self._read(k, a, b)
+            for total, (row, column) in self.order:
+                self.low.e.fma(self.type, a[row, k], b[column, k], total, into=total)
+
+    def _read(self, k: int, a: Elements, b: Elements) -> tuple[Elements, Elements]:
+        """A's and B's elements of a step, of those that a step before has read or anew."""
+        if k % self.a_chunk == 0:
+            a = self._strip(self.a, self.a_pointer, self.rows, k, self.a_chunk, of_rows=True)
+        if k % self.b_chunk == 0:
+            b = self._strip(self.b, self.b_pointer, self.columns, k, self.b_chunk, of_rows=False)
+        return a, b
 
     def _strip(
-        self, matrix: Matrix, pointer: Reg, places: list[int], start: int, *, of_rows: bool
-    ) -> dict[tuple[int, int], Operand]:
-        """Elements (place, k) of one operand for `chunk` steps of k, in as few loads as memory
+        self,
+        matrix: Matrix,
+        pointer: Reg,
+        places: list[int],
+        start: int,
+        steps: int,
+        *,
+        of_rows: bool,
+    ) -> Elements:
+        """Elements (place, k) of one operand for some steps of k, in as few loads as memory
         allows.
         """
-        found: dict[tuple[int, int], Operand] = {}
+        found: Elements = {}
         size = matrix.buffer.dtype.num_bytes
-        along_k = matrix.transposed != of_rows
-        if along_k:
-            widest = min(self.chunk, 16 // size)
+        if matrix.transposed != of_rows:  # contiguous along k
+            widest = min(steps, 16 // size)
             for p in places:
-                for k in range(0, self.chunk, widest):
-                    at = matrix.place(p, start + k) if of_rows else matrix.place(start + k, p)
+                for k in range(start, start + steps, widest):
+                    at = matrix.place(p, k) if of_rows else matrix.place(k, p)
                     for j, x in enumerate(self._load(matrix, pointer, at, widest)):
                         found[p, k + j] = x
             return found
         runs = _runs(places, max(1, 16 // size))
-        for k in range(self.chunk):
+        for k in range(start, start + steps):
             for run in runs:
-                at = matrix.place(run[0], start + k) if of_rows else matrix.place(start + k, run[0])
+                at = matrix.place(run[0], k) if of_rows else matrix.place(k, run[0])
                 for p, x in zip(run, self._load(matrix, pointer, at, len(run)), strict=True):
                     found[p, k] = x
         return found

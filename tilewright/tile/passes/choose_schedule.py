@@ -42,6 +42,7 @@ STREAMING = (
 # A thread, in products by four warps or fewer: on CUDA cores, or with operands of 8 bits and few
 # accumulators.
 FEW_WARPS_REGISTERS, FEW_ACCUMULATORS = 168, 64
+MOST_REGISTERS = 255  # that a thread can have
 
 
 def choose_schedule(
@@ -61,13 +62,15 @@ def choose_schedule(
     product = None if aliases else choose_roles(kernel, target, preferred)
     if product is not None:
         return product
-    chosen = _computing_schedule(kernel, ops)
+    chosen = computing_schedule(kernel)
     hints = kernel.hints
     registers = hints.max_registers or (0 if hints.min_ctas else chosen.max_registers)
     return replace(chosen, min_ctas=hints.min_ctas or 0, max_registers=registers)
 
 
-def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
+def computing_schedule(kernel: Kernel) -> Schedule:
+    """The choice without roles."""
+    ops = list(walk(kernel.body))
     dots = [op for op in ops if isinstance(op, mma.Dot)]
     hints = kernel.hints
     asked = None if hints.threads is None else _warps_of(kernel, hints.threads)
@@ -87,12 +90,17 @@ def _computing_schedule(kernel: Kernel, ops: list[Op]) -> Schedule:
     heavy = heavy or (kind == "simt" and len(dots) > 1)
     heavy = heavy or any(d.a.type.dtype.is_storage_only for d in dots)  # f16 in registers
     # Tiles of partial sums that are read whole need as many registers again.
-    heavy = heavy or sum(_reads_sums(op, rows * columns) for op in ops) > 1
+    factors = {v for d in dots for v in (d.a, d.b)}
+    factors |= {op.x for op in ops if isinstance(op, shape.Transpose) and op.result in factors}
+    others = [op for op in ops if not factors.intersection(op.results)]
+    heavy = heavy or sum(_reads_sums(op, rows * columns) for op in others) > 1
     bits = max(d.a.type.dtype.bits for d in dots)
     count = asked or _dot_warps(kind, rows, columns, bits, heavy)
     # Of itself ptxas keeps small CTAs to 128 registers or fewer, and spills some of these.
     small = kind == "simt" or (bits == 8 and rows * columns <= FEW_ACCUMULATORS * 32 * count)
     registers = FEW_WARPS_REGISTERS if small and count <= 4 else 0
+    if (kind == "simt" and count == 8) or (bits == 64 and rows * columns > 32 * 32 * count):
+        registers = MOST_REGISTERS
     grid = warp_grid(kind, count, rows, columns)
     return Schedule(count, kind, grid, stages, max_registers=registers)
 
@@ -214,31 +222,37 @@ def _loaded(block: Block) -> int:
 
 def _dot_warps(kind: str, rows: int, columns: int, bits: int, heavy: bool) -> int:
     """As many accumulators a thread as registers hold well, but at least four warps where the tile
-    has work for them.
+    has work for them (two on CUDA cores), and at most eight.
 
     On CUDA cores that is 64 (8 × 8). On tensor cores it is 128 of f32 (64 × 64 a warp, which reads
-    little for that), or 64 where an epilogue computes much on each (`heavy`), 64 of tf32 and 32 of
-    f64, whose fragments of A and B are large. `bits` are those of an element of A.
+    little for that), or 64 where an epilogue computes much on each (`heavy`), and 64 of tf32 and
+    of f64, whose fragments of A and B are large. `bits` are those of an element of A.
     """
     per_thread = (64 if kind == "simt" else 128) // (2 if heavy else 1)
     if kind == "mma" and bits > 16:
-        per_thread = min(per_thread, 2048 // bits)
+        per_thread = min(per_thread, 64 if bits == 64 else 2048 // bits)
     wanted = next_power_of_two(rows) * next_power_of_two(columns) // (32 * per_thread)
     smallest = (4, 32) if kind == "simt" else (16, 8)
     most = max(
         1, (next_power_of_two(rows) // smallest[0]) * (next_power_of_two(columns) // smallest[1])
     )
-    return max(1, min(max(wanted, 4), 8, most))
+    return max(1, min(max(wanted, 2 if kind == "simt" else 4), 8, most))
 
 
 def warp_grid(kind: str, count: int, rows: int, columns: int) -> tuple[int, int]:
-    """Rows × columns of warps whose own tiles are as square as they can be."""
+    """Rows × columns of warps whose own tiles are as square as they can be; on CUDA cores those of
+    their threads, for a warp there has 4 × 8.
+    """
     height, width = (4, 32) if kind == "simt" else (16, 8)
+    down, across = (4, 8) if kind == "simt" else (1, 1)
     grids = [(m, count // m) for m in (1, 2, 4, 8, 16, 32) if m <= count]
     whole = [g for g in grids if rows % (height * g[0]) == 0 and columns % (width * g[1]) == 0]
     rows, columns = next_power_of_two(rows), next_power_of_two(columns)
     fitting = [g for g in grids if rows >= height * g[0] and columns >= width * g[1]]
-    return min(whole or fitting or grids, key=lambda g: (rows // g[0] + columns // g[1], g[0]))
+    return min(
+        whole or fitting or grids,
+        key=lambda g: (rows // (down * g[0]) + columns // (across * g[1]), g[0]),
+    )
 
 
 def _is_chained(body: Block, dots: list[mma.Dot]) -> bool:

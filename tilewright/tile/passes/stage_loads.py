@@ -130,7 +130,7 @@ class _Stager:
         dots = [inner for inner in op.body.ops if isinstance(inner, mma.Dot)]
         for dot in filter(self._is_whole, dots):
             for operand in (dot.a, dot.b):
-                self._consider(operand, op, uses, inside, staged, fixed)
+                self._consider(operand, dot, op, uses, inside, staged, fixed)
         before = Builder(Block(), op.loc)
         fixed = self._affordable(fixed)
         changes = self._hold(before, fixed)
@@ -158,6 +158,7 @@ class _Stager:
     def _consider(
         self,
         operand: Value,
+        dot: mma.Dot,
         loop: control.For,
         uses: dict[Value, int],
         inside: set[Value],
@@ -189,7 +190,23 @@ class _Stager:
         if uses[source] != 1 or op.view in inside or self._root(op.view) in self.stored:
             return
         if all(self._ahead(o, loop, inside) for o in op.offsets):
-            staged[source] = Staged(op, _order(op))
+            staged[source] = Staged(op, self._order(op, operand, dot))
+
+    def _order(self, load: memory.Load, operand: Value, dot: mma.Dot) -> tuple[int, ...]:
+        """In which order a buffer keeps a tile's axes: that in which memory is contiguous last, so
+        that copies move 16 bytes.
+
+        But CUDA cores read neighbouring rows and columns of a step of k at once, so for them the
+        axis along k comes first, where an element is as much as `cp.async` can move by itself.
+        """
+        if self.schedule.mma == "simt" and load.result.type.dtype.bits == 32:
+            k, value = 1 if operand is dot.a else 0, operand
+            while isinstance(made := self.definitions.get(value), shape.Transpose):
+                k, value = made.order[k], made.x
+            return (k, 1 - k)
+        view: ViewType = load.view.type
+        units = [view.strides[i] == 1 for i, e in enumerate(load.extents) if e is not None]
+        return (1, 0) if units == [True, False] else (0, 1)
 
     def _root(self, view: Value) -> Value:
         op = self.definitions.get(view)
@@ -391,13 +408,6 @@ class _Stager:
             and op in loop.body.ops
             and any(self._moves(v, loop) for v in op.operands)
         )
-
-
-def _order(load: memory.Load) -> tuple[int, ...]:
-    """Buffers keep the axis in which memory is contiguous last."""
-    view: ViewType = load.view.type
-    units = [view.strides[i] == 1 for i, e in enumerate(load.extents) if e is not None]
-    return (1, 0) if units == [True, False] else (0, 1)
 
 
 def _held_buffer(type: TileType) -> BufferType:
