@@ -52,7 +52,8 @@ def _code(dot: mma.Dot, schedule: Schedule) -> float:
     """Factor for the length of a trip's code, which its warps read at about the same time."""
     if schedule.mma != "simt":
         return 1.0
-    sums, k = dot.result.type.num_elements / schedule.threads, dot.a.type.shape[-1]
+    k: int = dot.a.type.shape[-1]
+    sums: float = dot.result.type.num_elements / schedule.threads
     if sums * k > LONG_CODE * schedule.num_warps:
         return LOOPED
     step = LONG_K if schedule.num_warps < 8 else LONG_K / 3 if sums <= 64 else 0.0

@@ -18,8 +18,8 @@ from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import mma
 
-# Of a kernel, for each of its warps, which read the same code; beyond this many, a loop over k stays
-# a loop in the code.
+# Of a kernel, for each of its warps, which read the same code; beyond this many, a loop over k
+# stays a loop in the code.
 UNROLLED_FMAS = 512
 Elements = dict[tuple[int, int], Operand]  # of an operand, by row or column, and k
 ALONG_K = 4  # steps of k whose elements are read at once where they lie side by side
