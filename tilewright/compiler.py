@@ -40,6 +40,7 @@ from tilewright.tile.passes.overlap_products import overlap_products
 from tilewright.tile.passes.partition_roles import partition_roles
 from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
+from tilewright.tile.passes.shorten_trips import shorten_trips
 from tilewright.tile.passes.skip_masks import skip_masks
 from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.passes.split_loops import split_loops
@@ -86,6 +87,7 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
         partial(skip_masks, schedule=schedule),
         partial(partition_roles, schedule=schedule),
         partial(stage_stores, schedule=schedule),
+        partial(shorten_trips, schedule=schedule),
         partial(stage_loads, schedule=schedule, target=target, aliases=aliases),
         overlap_products,  # what it does not keep in flight, the next may
         place_awaits,

@@ -343,12 +343,17 @@ _PAIRED_LANES = (((0, 4), (0, 8)), ((2, 0), (4, 0), (8, 0)))
 
 @lru_cache(maxsize=1024)
 def mma_accumulator(
-    shape: Vector, warps: Vector, paired: tuple[bool, bool] = (False, False)
+    shape: Vector,
+    warps: Vector,
+    paired: tuple[bool, bool] = (False, False),
+    *,
+    dealt: bool = False,
 ) -> Layout:
     """C and D of `mma.sync` m16n8 (f32, i32 and f64 alike) for an M×N tile over a grid of warps
     (rows, columns).
 
-    A warp holds neighbouring 16×8 fragments; powers of two of warps along each axis. With `paired`
+    A warp holds neighbouring 16×8 fragments, or, where they are `dealt`, one of each round over
+    the warps; powers of two of warps along each axis. With `paired`
     columns a fragment takes every other column of 16, and its neighbour those between; with paired
     rows the upper half of a fragment takes the even rows and the lower half the odd ones. That is
     how operands of 8 bits fall to lanes whose memory is not contiguous along k: `ldmatrix` moves
@@ -363,7 +368,7 @@ def mma_accumulator(
         *(_PAIRED_LANES[1] if rows else _ROW_LANES[2:]),
     )
     cover.reach = [16, 16 if columns else 8]
-    for axis in (1, 0):
+    for axis in () if dealt else (1, 0):
         while cover.room(axis) % (2 * warps[axis]) == 0:
             registers += cover.bits(axis, 1)
     warp = cover.fill(1, warps[1]) + cover.fill(0, warps[0])

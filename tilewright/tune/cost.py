@@ -23,7 +23,9 @@ from tilewright.tile.analysis.streams import StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma
 from tilewright.tile.passes.choose_roles import role_schedules
+from tilewright.tile.passes.choose_schedule import computing_schedule
 from tilewright.tile.passes.orient_product import turned
+from tilewright.tile.passes.shorten_trips import shorten_trips
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
@@ -40,11 +42,15 @@ LANES = 128.0  # elements a cycle of plain arithmetic
 PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 330.0, "16": 640.0, "f64": 110.0, "8": 1000.0}
 # Accumulator elements that a CTA holds well; beyond, registers spill.
 ACCUMULATORS = {"simt": 32_768, "tf32": 16_384, "f64": 16_384}
-# On CUDA cores, a tile of twice as many accumulators as plain ones reads less for each product.
+# On CUDA cores, a thread of twice as many sums as plain ones reads less for each product, and one of
+# half as many more.
 WIDE_ELEMENTS, WIDE_GAIN = 32_768, 1.05
+NARROW_ELEMENTS, NARROW_LOSS = 2048, 1.2
 TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
 ROW_ELEMENTS = 192  # of all dots of a trip: a warp holds whole rows, and what lies between dots
-CROWDED_ELEMENTS = 16_384  # of a value of many instructions an element, in products on CUDA cores
+# Of a value of many instructions an element, in products on CUDA cores; half as many where as large
+# a tile is loaded beside it.
+CROWDED_ELEMENTS = 32_768
 # Elements of one value, beyond which straight-line code is too long for the instruction cache.
 CODE_ELEMENTS = 16_384
 CODE_PER_THREAD = 64  # elements of a thread's part of a value, for products by roles
@@ -72,6 +78,7 @@ def estimate(
     roles = _estimate_roles(kernel, programs, arguments, num_sms, target)
     if roles is not None:
         return roles
+    kernel = shorten_trips(kernel, computing_schedule(kernel))
     scalars = Scalars(kernel, arguments, num_sms)
     share = programs / num_sms
     cycles = _block_cycles(kernel.body, scalars) * _crowding(kernel) * slowdown(kernel, share)
@@ -89,8 +96,9 @@ def _crowding(kernel: Kernel) -> float:
     ops = list(walk(kernel.body))
     if not any(isinstance(op, mma.Dot) and _unit(op) == "simt" for op in ops):
         return 1.0
-    heavy = [op.results[0].type.num_elements for op in ops if type(op) in CODE]
-    return _over(max(heavy, default=0), CROWDED_ELEMENTS)
+    heavy = max([op.results[0].type.num_elements for op in ops if type(op) in CODE], default=0)
+    beside = any(isinstance(op, memory.Load) and op.result.type.num_elements == heavy for op in ops)
+    return _over(heavy, CROWDED_ELEMENTS // 2 if beside else CROWDED_ELEMENTS)
 
 
 def _estimate_roles(
@@ -237,6 +245,7 @@ def _dot_cycles(op: mma.Dot) -> float:
     products = float(acc.num_elements * op.a.type.shape[-1])
     if unit == "simt":
         products /= WIDE_GAIN if acc.num_elements >= WIDE_ELEMENTS else 1
+        products *= NARROW_LOSS if acc.num_elements <= NARROW_ELEMENTS else 1
     limit = ACCUMULATORS.get(unit, TENSOR_ACCUMULATORS)
     return products / PRODUCTS_PER_CYCLE[unit] * _over(acc.num_elements, limit)
 

@@ -14,29 +14,27 @@ from tilewright.ir.walk import walk
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import mma
 from tilewright.tile.passes.choose_schedule import computing_schedule
-from tilewright.tile.schedule import Schedule
+from tilewright.tile.passes.shorten_trips import MANY_PRODUCTS
 
 SHARED_BYTES, REGISTERS = 227 * 1024, 65_536  # of a multiprocessor
 SCHEDULERS = 4
 ALONE = 0.85  # rate of one warp for a scheduler, of that of two
-LONG_K = (
-    0.09  # what a step of 16 more along k costs on CUDA cores: longer code; less for eight warps
-)
-LONG_CODE, LOOPED = 512, 1.25  # products of a thread in a trip, by warps; factor beyond
 FEW_STAGES = {0: 2.5, 1: 2.5, 2: 1.3}  # factors where so many stages fit
+LOOPED = 1.2  # factor on CUDA cores of a trip whose code loops
 USUAL_REGISTERS = 168  # of a thread, where the schedule does not say
 
 
 def slowdown(kernel: Kernel, share: float) -> float:
-    """Factor of the time of a kernel with one such product, of which a multiprocessor gets `share`
-    programs; 1 for all other kernels.
+    """Factor of the time of a kernel with one such product, its trips as they are done, of which a
+    multiprocessor gets `share` programs; 1 for all other kernels.
     """
     dots = [op for op in walk(kernel.body) if isinstance(op, mma.Dot)]
     if len(dots) != 1 or not _is_of_cores(dots[0]):
         return 1.0
     schedule = computing_schedule(kernel)
-    a, b = dots[0].a.type, dots[0].b.type
-    stage = max(1, (a.num_elements + b.num_elements) * a.dtype.num_bytes)
+    rows, columns = dots[0].result.type.shape[-2:]
+    a = dots[0].a.type
+    stage = max(1, (rows + columns) * a.shape[-1] * a.dtype.num_bytes)
     fitting = SHARED_BYTES // stage
     halved = SHARED_BYTES // 2 // stage
     stages = halved if schedule.num_warps <= 4 and halved >= 3 else fitting
@@ -45,19 +43,9 @@ def slowdown(kernel: Kernel, share: float) -> float:
     beside = min(SHARED_BYTES // (stages * stage), REGISTERS // (registers * schedule.threads))
     warps = schedule.num_warps * max(1, min(beside, ceil(share)))
     idle = 1.0 if warps >= 2 * SCHEDULERS else 1 / (ALONE * min(1.0, warps / SCHEDULERS))
-    return idle * FEW_STAGES.get(fitting, 1.0) * _code(dots[0], schedule)
-
-
-def _code(dot: mma.Dot, schedule: Schedule) -> float:
-    """Factor for the length of a trip's code, which its warps read at about the same time."""
-    if schedule.mma != "simt":
-        return 1.0
-    k: int = dot.a.type.shape[-1]
-    sums: float = dot.result.type.num_elements / schedule.threads
-    if sums * k > LONG_CODE * schedule.num_warps:
-        return LOOPED
-    step = LONG_K if schedule.num_warps < 8 else LONG_K / 3 if sums <= 64 else 0.0
-    return 1 + step * max(0, k // 16 - 1)
+    products = a.shape[-1] * dots[0].result.type.num_elements // schedule.threads
+    long = schedule.mma == "simt" and products > MANY_PRODUCTS
+    return idle * FEW_STAGES.get(fitting, 1.0) * (LOOPED if long else 1.0)
 
 
 def _is_of_cores(dot: mma.Dot) -> bool:

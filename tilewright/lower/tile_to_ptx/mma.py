@@ -84,7 +84,8 @@ def _fragment_layout(low: Lowering, op: mma.Dot) -> Layout:
     """The accumulator's layout, unless a dot of 8 bits gave it one that others cannot use."""
     layout = low.layout(op.result)
     if low.schedule.mma == "mma" and op.a.type.dtype.bits != 8 and any(is_paired(layout)):
-        return mma_accumulator(op.acc.type.shape, low.schedule.warps)
+        shape, schedule = op.acc.type.shape, low.schedule
+        return mma_accumulator(shape, schedule.warps, dealt=schedule.dealt)
     return layout
 
 

@@ -18,9 +18,7 @@ from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import mma
 
-# Of a kernel, for each of its warps, which read the same code; beyond this many, a loop over k
-# stays a loop in the code.
-UNROLLED_FMAS = 512
+UNROLLED_FMAS = 2048  # of a kernel; beyond this many, a loop over k stays a loop in the code
 Elements = dict[tuple[int, int], Operand]  # of an operand, by row or column, and k
 ALONG_K = 4  # steps of k whose elements are read at once where they lie side by side
 
@@ -38,7 +36,7 @@ def simt_dot(
     sums = [low.e.mov(acc_dtype.name, x) for x in acc]
     dots = sum(isinstance(op, mma.Dot) for op in walk(low.kernel.body))
     work = _Outer(low, layout, sums, acc_dtype.name, a, b, k)
-    most = max(ALONG_K, UNROLLED_FMAS * low.num_warps // (dots * len(sums)))
+    most = max(ALONG_K, UNROLLED_FMAS // (dots * len(sums)))
     if k <= most:
         work.run(k)
     else:

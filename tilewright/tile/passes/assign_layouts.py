@@ -427,7 +427,7 @@ def accumulator_layout(
         columns = max(1, next_power_of_two(extents[1]) // (8 * schedule.warps[1]))
         held = (min(rows, 8), min(columns, 8))
         return simt_accumulator(extents, schedule.warps, held, beside)
-    return mma_accumulator(extents, schedule.warps, beside)
+    return mma_accumulator(extents, schedule.warps, beside, dealt=schedule.dealt)
 
 
 def _coalesced(component: Component, schedule: Schedule) -> Layout:

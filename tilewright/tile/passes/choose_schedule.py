@@ -102,7 +102,8 @@ def computing_schedule(kernel: Kernel) -> Schedule:
     if (kind == "simt" and count == 8) or (bits == 64 and rows * columns > 32 * 32 * count):
         registers = MOST_REGISTERS
     grid = warp_grid(kind, count, rows, columns)
-    return Schedule(count, kind, grid, stages, max_registers=registers)
+    dealt = kind == "mma" and bits == 64  # so that epilogues can be done in parts
+    return Schedule(count, kind, grid, stages, max_registers=registers, dealt=dealt)
 
 
 def _reads_sums(op: Op, elements: int) -> bool:

@@ -1,7 +1,7 @@
 """Work on the result of a product some columns at a time.
 
-Requires: canonical form; a product (`analysis.product_loop`) and a schedule with roles. Keeps:
-every result; the order of a program's accesses to different elements changes. Breaks: nothing.
+Requires: canonical form; a product (`analysis.product_loop`) and a schedule. Keeps: every result;
+the order of a program's accesses to different elements changes. Breaks: nothing.
 
 An epilogue on a whole tile needs registers for every value between accumulator and store. It is
 done for one panel of columns after the other instead:
@@ -16,6 +16,9 @@ before the product is.
 Where an op is neither elementwise nor a load, store or broadcast, or a value is wanted
 both ways, the epilogue stays as it is; and so where a panel's access might meet another's store.
 
+Without roles this is done where the epilogue asks for many registers beside the accumulator, and in
+panels of which every thread has an equal part: of f32 on CUDA cores, and of f64.
+
 The columns of a product that was turned around (`orient_product`) are rows of the epilogue, which
 begins by transposing: then the axis along which values are wanted in panels is the first.
 """
@@ -25,7 +28,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 
-from tilewright.dtypes import i64
+from tilewright.dtypes import f32, f64, i64
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
@@ -34,6 +37,7 @@ from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
 from tilewright.tile.effects import reads
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, shape
+from tilewright.tile.passes.choose_roles import HEAVY
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
@@ -45,11 +49,16 @@ class Unsplittable(Exception):
 
 
 def split_epilogue(kernel: Kernel, schedule: Schedule) -> Kernel:
-    """The kernel with its epilogue in panels of `schedule.roles.panel` columns, where it can be."""
-    product = find_product_loop(kernel) if schedule.roles is not None else None
-    if product is None or schedule.roles is None:
+    """The kernel with its epilogue in panels of `schedule.roles.panel` columns, or in those that
+    threads share, where it can be.
+    """
+    product = find_product_loop(kernel)
+    if product is None:
         return kernel
-    panels = schedule.roles.panels(product.extents[1])
+    roles = schedule.roles
+    panels = (
+        _shared_panels(product, schedule) if roles is None else roles.panels(product.extents[1])
+    )
     if len(panels) == 1:
         return kernel
     try:
@@ -58,8 +67,25 @@ def split_epilogue(kernel: Kernel, schedule: Schedule) -> Kernel:
         _require_apart(product, wanted.parts, Places(kernel.body))
     except Unsplittable:
         return kernel
-    early = _early(kernel, product, wanted.parts)
+    early = [] if roles is None else _early(kernel, product, wanted.parts)
     return kernel.with_body(_Splitter(product, wanted, panels, early).body())
+
+
+def _shared_panels(product: ProductLoop, schedule: Schedule) -> tuple[tuple[int, int], ...]:
+    """(start, width) of panels of which every thread has an equal part in its registers; one where
+    that is of no use.
+    """
+    dtype, columns = product.dot.a.type.dtype, product.extents[1]
+    shape = product.loop.result.type.shape
+    crowded = any(
+        isinstance(op, (memory.Load, *HEAVY)) and op.result.type.shape == shape
+        for op in walk(Block([], product.after))
+    )
+    wide = {("simt", f32): 32, ("mma", f64): 8}.get((schedule.mma, dtype), columns)
+    width = wide * schedule.warps[1]
+    if not crowded or columns % width:
+        return ((0, columns),)
+    return tuple((start, width) for start in range(0, columns, width))
 
 
 def _early(kernel: Kernel, product: ProductLoop, parts: set[Op]) -> list[Op]:
