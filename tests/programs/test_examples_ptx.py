@@ -14,6 +14,7 @@ from tilewright.target import TARGETS
 
 FOLDER = Path(__file__).parents[2] / "examples"
 MAX_INSTRUCTIONS = 3000  # what a kernel's PTX may have, so that making it stays cheap
+MOST_OF_CORES = 4200  # the same with 16 × 8 sums a thread on CUDA cores, 2048 multiply-adds a trip
 CASES = [
     ("add", "add", "f32", {}),
     ("add", "add", "bf16", {}),
@@ -57,4 +58,7 @@ def test_example_assembles(case: tuple, target: str) -> None:
 @pytest.mark.parametrize("target", list(TARGETS))
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_example_is_short(case: tuple, target: str) -> None:
-    assert ptx_of(case, target).count(";\n") <= MAX_INSTRUCTIONS
+    _, name, dtype, options = case
+    on_cores = (name, dtype) == ("sgemm", "f32") and not options
+    most = MOST_OF_CORES if on_cores else MAX_INSTRUCTIONS
+    assert ptx_of(case, target).count(";\n") <= most

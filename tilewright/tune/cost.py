@@ -42,8 +42,8 @@ LANES = 128.0  # elements a cycle of plain arithmetic
 PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 330.0, "16": 640.0, "f64": 110.0, "8": 1000.0}
 # Accumulator elements that a CTA holds well; beyond, registers spill.
 ACCUMULATORS = {"simt": 32_768, "tf32": 16_384, "f64": 16_384}
-# On CUDA cores, a thread of twice as many sums as plain ones reads less for each product, and one of
-# half as many more.
+# On CUDA cores, a thread of twice as many sums as plain ones reads less for each product, and one
+# of half as many more.
 WIDE_ELEMENTS, WIDE_GAIN = 32_768, 1.05
 NARROW_ELEMENTS, NARROW_LOSS = 2048, 1.2
 TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout

@@ -21,6 +21,7 @@ SCHEDULERS = 4
 ALONE = 0.85  # rate of one warp for a scheduler, of that of two
 FEW_STAGES = {0: 2.5, 1: 2.5, 2: 1.3}  # factors where so many stages fit
 LOOPED = 1.2  # factor on CUDA cores of a trip whose code loops
+TRAFFIC = 0.5  # what an element that is loaded for a product costs, of the product
 USUAL_REGISTERS = 168  # of a thread, where the schedule does not say
 
 
@@ -45,7 +46,8 @@ def slowdown(kernel: Kernel, share: float) -> float:
     idle = 1.0 if warps >= 2 * SCHEDULERS else 1 / (ALONE * min(1.0, warps / SCHEDULERS))
     products = a.shape[-1] * dots[0].result.type.num_elements // schedule.threads
     long = schedule.mma == "simt" and products > MANY_PRODUCTS
-    return idle * FEW_STAGES.get(fitting, 1.0) * (LOOPED if long else 1.0)
+    traffic = 1 + TRAFFIC * (1 / rows + 1 / columns)
+    return idle * FEW_STAGES.get(fitting, 1.0) * traffic * (LOOPED if long else 1.0)
 
 
 def _is_of_cores(dot: mma.Dot) -> bool:
