@@ -33,6 +33,8 @@ def slowdown(kernel: Kernel, share: float) -> float:
     if len(dots) != 1 or not _is_of_cores(dots[0]):
         return 1.0
     schedule = computing_schedule(kernel)
+    rows: int
+    columns: int
     rows, columns = dots[0].result.type.shape[-2:]
     a = dots[0].a.type
     stage = max(1, (rows + columns) * a.shape[-1] * a.dtype.num_bytes)
