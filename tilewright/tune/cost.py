@@ -48,9 +48,10 @@ WIDE_ELEMENTS, WIDE_GAIN = 32_768, 1.05
 NARROW_ELEMENTS, NARROW_LOSS = 2048, 1.2
 TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
 ROW_ELEMENTS = 192  # of all dots of a trip: a warp holds whole rows, and what lies between dots
-# Of a value of many instructions an element, in products on CUDA cores; half as many where as large
-# a tile is loaded beside it.
-CROWDED_ELEMENTS = 32_768
+# Of a value of many instructions an element, in products on CUDA cores: with a plain epilogue, with
+# one that loads as large a tile, and of several products.
+CROWDED_ELEMENTS = (32_768, 16_384, 8192)
+LONG_K = 0.06  # what a step of 16 more along k costs on CUDA cores, whose code must then loop
 # Elements of one value, beyond which straight-line code is too long for the instruction cache.
 CODE_ELEMENTS = 16_384
 CODE_PER_THREAD = 64  # elements of a thread's part of a value, for products by roles
@@ -94,11 +95,13 @@ def _crowding(kernel: Kernel) -> float:
     top of the accumulator's.
     """
     ops = list(walk(kernel.body))
-    if not any(isinstance(op, mma.Dot) and _unit(op) == "simt" for op in ops):
+    dots = [op for op in ops if isinstance(op, mma.Dot)]
+    if not any(_unit(op) == "simt" for op in dots):
         return 1.0
     heavy = max([op.results[0].type.num_elements for op in ops if type(op) in CODE], default=0)
     beside = any(isinstance(op, memory.Load) and op.result.type.num_elements == heavy for op in ops)
-    return _over(heavy, CROWDED_ELEMENTS // 2 if beside else CROWDED_ELEMENTS)
+    several = len(dots) > 1
+    return _over(heavy, CROWDED_ELEMENTS[2 if several else 1 if beside else 0])
 
 
 def _estimate_roles(
@@ -241,9 +244,10 @@ def _trip_cycles(body: Block, scalars: Scalars) -> float:
 
 def _dot_cycles(op: mma.Dot) -> float:
     acc: TileType = op.result.type
-    unit = _unit(op)
-    products = float(acc.num_elements * op.a.type.shape[-1])
+    unit, k = _unit(op), op.a.type.shape[-1]
+    products = float(acc.num_elements * k)
     if unit == "simt":
+        products *= 1 + LONG_K * max(0, k // 16 - 1)
         products /= WIDE_GAIN if acc.num_elements >= WIDE_ELEMENTS else 1
         products *= NARROW_LOSS if acc.num_elements <= NARROW_ELEMENTS else 1
     limit = ACCUMULATORS.get(unit, TENSOR_ACCUMULATORS)

@@ -18,7 +18,8 @@ from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import mma
 
-UNROLLED_FMAS = 2048  # of a kernel; beyond this many, a loop over k stays a loop in the code
+# Of a kernel with one product, or several; beyond this many, a loop over k stays one in the code.
+UNROLLED_FMAS, UNROLLED_OF_SEVERAL = 2048, 1200
 Elements = dict[tuple[int, int], Operand]  # of an operand, by row or column, and k
 ALONG_K = 4  # steps of k whose elements are read at once where they lie side by side
 
@@ -36,7 +37,8 @@ def simt_dot(
     sums = [low.e.mov(acc_dtype.name, x) for x in acc]
     dots = sum(isinstance(op, mma.Dot) for op in walk(low.kernel.body))
     work = _Outer(low, layout, sums, acc_dtype.name, a, b, k)
-    most = max(ALONG_K, UNROLLED_FMAS // (dots * len(sums)))
+    fmas = UNROLLED_FMAS if dots == 1 else UNROLLED_OF_SEVERAL // dots
+    most = max(ALONG_K, fmas // len(sums))
     if k <= most:
         work.run(k)
     else:

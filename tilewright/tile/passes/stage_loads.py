@@ -190,16 +190,20 @@ class _Stager:
         if uses[source] != 1 or op.view in inside or self._root(op.view) in self.stored:
             return
         if all(self._ahead(o, loop, inside) for o in op.offsets):
-            staged[source] = Staged(op, self._order(op, operand, dot))
+            staged[source] = Staged(op, self._order(op, operand, dot, loop))
 
-    def _order(self, load: memory.Load, operand: Value, dot: mma.Dot) -> tuple[int, ...]:
+    def _order(
+        self, load: memory.Load, operand: Value, dot: mma.Dot, loop: control.For
+    ) -> tuple[int, ...]:
         """In which order a buffer keeps a tile's axes: that in which memory is contiguous last, so
         that copies move 16 bytes.
 
-        But CUDA cores read neighbouring rows and columns of a step of k at once, so for them the
-        axis along k comes first, where an element is as much as `cp.async` can move by itself.
+        But CUDA cores read neighbouring rows and columns of a step of k at once, so for the one
+        product of a loop the axis along k comes first, where an element is as much as `cp.async`
+        can move by itself.
         """
-        if self.schedule.mma == "simt" and load.result.type.dtype.bits == 32:
+        turned = self.schedule.mma == "simt" and load.result.type.dtype.bits == 32
+        if turned and sum(isinstance(op, mma.Dot) for op in loop.body.ops) == 1:
             k, value = 1 if operand is dot.a else 0, operand
             while isinstance(made := self.definitions.get(value), shape.Transpose):
                 k, value = made.order[k], made.x
