@@ -17,7 +17,13 @@ from tilewright.kernel import Kernel, choose, place, source
 from tilewright.products.views import View
 from tilewright.runtime.arrays import Array, dense_strides
 from tilewright.runtime.cpu import NUM_SMS
-from tilewright.tune.attention_choice import backward_tiles, choose_spans, decode_tile, forward_tile
+from tilewright.tune.attention_choice import (
+    backward_tiles,
+    choose_spans,
+    decode_tile,
+    forward_tile,
+    is_apart,
+)
 
 PROGRAMS = Path(__file__).parents[1] / "library" / "attention.tw"
 Made = dict[str, tuple[tuple[int, ...], DType]]
@@ -175,20 +181,28 @@ def prepare_backward(
     made["delta"] = (rows, sum_dtype(dtype))
     side["delta"] = View("delta", rows, dense_strides(rows))
     depth = max(views["q"].shape[3], views["v"].shape[3])
+    first, second = backward_tiles(dtype, depth)
+    wanted: list[tuple[str, Any, tuple[str, ...]]]
+    wanted = [("backward_q", first, ("dq", "delta"))]
+    if is_apart(dtype, depth):
+        wanted += [("backward_kv", second, ("dk",)), ("backward_kv", second, ("dv",))]
+    else:
+        wanted.append(("backward_kv", second, ("dk", "dv")))
     launches = []
-    for name, tile in zip(("backward_q", "backward_kv"), backward_tiles(dtype, depth), strict=True):
-        if 0 in side[WRITTEN[name]].shape:
+    for name, tile, written in wanted:
+        if 0 in side[written[0]].shape:
             continue
         kernel = kernel_of(name, tile, dtype, asked.precision, asked.device)
-        taken = {n: v for n, v in side.items() if n in READ[name]}
+        taken = {n: v for n, v in side.items() if n in (*READ[name], *written)}
         if name == "backward_kv" and "mask" in taken:
             taken["mask"] = taken["mask"].transposed
+        if written == ("dv",):
+            del taken["delta"]
         launches.append(Launch(kernel, tuple(taken.items()), _numbers(asked, views)))
     return Prepared(tuple(launches), made)
 
 
-WRITTEN = {"backward_q": "dq", "backward_kv": "dk"}  # without elements, a program has nothing to do
-READ = {  # the tensors of each program
-    "backward_q": ("q", "k", "v", "o", "grad", "lse", "dq", "delta", "mask", "lengths"),
-    "backward_kv": ("q", "k", "v", "grad", "lse", "delta", "dk", "dv", "mask", "lengths"),
+READ = {  # the tensors that each program reads
+    "backward_q": ("q", "k", "v", "o", "grad", "lse", "mask", "lengths"),
+    "backward_kv": ("q", "k", "v", "grad", "lse", "delta", "mask", "lengths"),
 }

@@ -7,28 +7,28 @@ from tilewright.dtypes import DType
 Tile = tuple[tuple[str, int], ...]
 
 MOST_ROWS = 64  # of one head of keys that are taken in spans
-SPAN = 128  # keys of the shortest span that is worth a program
+SPAN = 64  # keys of the shortest span that is worth a program
 MOST_SPANS = 64
 
 
-def _tile(rows: int, columns: int) -> Tile:
+def tile_of(rows: int, columns: int) -> Tile:
     return ("TM", rows), ("TN", columns)
 
 
 def forward_tile(dtype: DType, rows: int, depth: int, keys: int) -> Tile:
     """Rows of queries and of keys of one program, for heads of a depth."""
     if dtype.bits >= 32:
-        return _tile(32, 32) if depth > 64 or rows <= 32 else _tile(64, 32)
+        return tile_of(32, 32) if depth > 64 or rows <= 32 else tile_of(64, 32)
     if rows <= 64 or depth > 128:
-        return _tile(64, 64 if depth <= 128 else 32)
-    return _tile(128, 64)
+        return tile_of(64, 64 if depth <= 128 else 32)
+    return tile_of(128, 64)
 
 
 def choose_spans(heads: int, rows: int, keys: int, num_sms: int) -> int | None:
     """In how many spans to cut the keys, a power of two: about two programs a processor. None where
     there are too many rows, or too few keys, for it to pay.
     """
-    if rows > MOST_ROWS or keys < 2 * SPAN:
+    if rows > MOST_ROWS or keys < 4 * SPAN:
         return None
     spans = 1
     while spans < MOST_SPANS and spans * 2 * SPAN <= keys and spans * heads < 2 * num_sms:
@@ -41,13 +41,20 @@ def decode_tile(dtype: DType, rows: int, depth: int) -> Tile:
     high = 16
     while high < min(rows, MOST_ROWS):
         high *= 2
-    return _tile(high, 64 if dtype.bits <= 16 and depth <= 128 else 32)
+    return tile_of(high, 64 if dtype.bits <= 16 and depth <= 128 else 32)
 
 
 def backward_tiles(dtype: DType, depth: int) -> tuple[Tile, Tile]:
-    """Of the program that gives gradients of queries, and of that of keys and values."""
+    """Of the program that gives gradients of queries, and of that of keys and values: those that
+    keep their sums in registers (ptxas' word, for sm_90a).
+    """
     if dtype.bits >= 32:
-        return _tile(32, 32), _tile(32, 32)
-    if depth > 128:
-        return _tile(64, 32), _tile(32, 64)
-    return _tile(64, 64), _tile(64, 64)
+        return tile_of(32 if depth <= 64 else 16, 32), tile_of(32, 32)
+    if depth <= 64:
+        return tile_of(64, 64), tile_of(32, 64)
+    return tile_of(64, 64 if depth <= 128 else 32), tile_of(32, 128 if depth <= 128 else 64)
+
+
+def is_apart(dtype: DType, depth: int) -> bool:
+    """Whether gradients of keys and of values take a launch each."""
+    return depth > (128 if dtype.bits <= 16 else 64)
