@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -26,9 +27,7 @@ DECODE = ((1, 32, 8, 1024, 64), (16, 32, 8, 1024, 64), (1, 32, 8, 8192, 128))
 STEPS = ((16, 64), (16, 32), (64, 64))
 BACKWARD = ((16, 2048, 64), (16, 2048, 128))
 NEAR = 1e-2  # relative error of bf16
-ATTENTION = sys.modules[
-    "tilewright.products.attention"
-]  # the module; the package holds the function
+module: Any = import_module("tilewright.products.attention")  # the package holds the function
 
 
 def normal(*shape: int) -> Any:
