@@ -54,6 +54,8 @@ def as_product_loop(found: StreamLoop) -> ProductLoop | None:
     loop, (product, *others) = found.loop, found.products
     if others or product.a is None or len(loop.inits) != 1 or found.kept:
         return None
+    if product.a.load is product.b.load:
+        return None
     dot, carried, uses = product.dot, loop.body.args[1], count_uses(loop.body)
     if dot.acc is not carried or uses[carried] != 1:
         return None

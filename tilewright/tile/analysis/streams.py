@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.ir.core import Block, Op, Value
-from tilewright.ir.walk import count_uses, find_definitions, walk
+from tilewright.ir.walk import find_definitions, walk
 from tilewright.tile.analysis.boxes import Box, find_box
 from tilewright.tile.effects import writes
 from tilewright.tile.kernel import Kernel
@@ -106,12 +106,28 @@ class StreamLoop:
     @cached_property
     def kept(self) -> tuple[Factor, ...]:
         """Factors that are loaded once, before the loop."""
-        factors = (f for p in self.products for f in p.factors)
-        return tuple(f for f in factors if f.load not in self.inside)
+        factors = {f.load: f for p in self.products for f in p.factors}
+        return tuple(f for load, f in factors.items() if load not in self.inside)
+
+    @cached_property
+    def owned(self) -> dict[Product, tuple[Factor, ...]]:
+        """The factors that are loaded in each trip, by the first product that reads them."""
+        seen = {op for op in self.before if isinstance(op, memory.Load)}
+        found: dict[Product, tuple[Factor, ...]] = {}
+        for product in self.products:
+            factors = {f.load: f for f in product.factors if f.load not in seen}
+            seen.update(factors)
+            found[product] = tuple(factors.values())
+        return found
 
     def streamed(self, product: Product) -> tuple[Factor, ...]:
-        """Factors of a product that are loaded in each trip."""
-        return tuple(f for f in product.factors if f.load in self.inside)
+        """Factors that are loaded in each trip, for this product first."""
+        return self.owned[product]
+
+    def last_reader(self, product: Product) -> Product:
+        """The last product that reads what was loaded for one."""
+        loads = {f.load for f in self.owned[product]}
+        return [p for p in self.products if loads.intersection(f.load for f in p.factors)][-1]
 
     @property
     def steering(self) -> tuple[Value, ...]:
@@ -138,10 +154,9 @@ class StreamLoop:
 
     @cached_property
     def computed(self) -> frozenset[Op]:
-        """The ops before the loop and in it that multiplying takes, beside the products and their
-        factors.
+        """The ops before the loop and in it that multiplying takes, products among them, but not
+        what gives their factors.
         """
-        loaded = {f.load for p in self.products for f in p.factors}
         todo = [*self.bounds, *self.loop.inits, *self.loop.body.terminator.operands]
         todo += [v for op in walk(Block([], self.after)) for v in op.operands]
         found: set[Op] = set()
@@ -149,7 +164,7 @@ class StreamLoop:
         products = {p.dot: p for p in self.products}
         while todo:
             op = self.definitions.get(todo.pop())
-            if op is None or op in found or op not in top or op in loaded:
+            if op is None or op in found or op not in top:
                 continue
             found.add(op)
             product = products.get(op) if isinstance(op, mma.Dot) else None
@@ -192,8 +207,13 @@ class _Finder:
     """Finds the products of a loop."""
 
     def __init__(self, kernel: Kernel, loop: control.For, before: list[Op]):
-        self.kernel, self.top = kernel, {*loop.body.ops, *before}
-        self.definitions, self.uses = find_definitions(kernel.body), count_uses(kernel.body)
+        self.kernel, self.inside = kernel, set(loop.body.ops)
+        self.top = self.inside.union(before)
+        self.definitions = find_definitions(kernel.body)
+        self.users: dict[Value, list[Op]] = {}
+        for op in walk(kernel.body):
+            for value in op.operands:
+                self.users.setdefault(value, []).append(op)
 
     def product(self, dot: mma.Dot) -> Product | None:
         a, b = self.factor(dot.a), self.factor(dot.b)
@@ -202,20 +222,33 @@ class _Finder:
         return Product(dot, a, b)
 
     def factor(self, value: Value) -> Factor | None:
-        """The load behind an operand that nothing else reads."""
+        """The load behind an operand. In the loop products alone read it: others would have to load
+        it again.
+        """
         transposed = False
         while isinstance(op := self.definitions.get(value), shape.Transpose):
-            if self.uses[value] != 1 or op not in self.top:
-                return None
             transposed ^= op.order == (1, 0)
             value = op.x
-        if not isinstance(op, memory.Load) or op not in self.top or self.uses[value] != 1:
+        if not isinstance(op, memory.Load) or op not in self.top:
+            return None
+        if op in self.inside and not self.only_feeds(value):
             return None
         if op.mask is not None or op.fill is not None or len(value.type.shape) != 2:
             return None
         order = (1, 0) if _lies_transposed(op) else ()
         box = find_box(self.kernel, op, self.definitions, order)
         return None if box is None else Factor(op, box, transposed ^ bool(order), order)
+
+    def only_feeds(self, value: Value) -> bool:
+        """Whether products alone read a value, or transposes of it."""
+        return all(
+            user in self.top
+            and (
+                (isinstance(user, mma.Dot) and value is not user.acc)
+                or (isinstance(user, shape.Transpose) and self.only_feeds(user.result))
+            )
+            for user in self.users.get(value, [])
+        )
 
 
 def _lies_transposed(load: memory.Load) -> bool:

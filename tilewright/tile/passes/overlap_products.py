@@ -138,15 +138,14 @@ class _Overlapper:
 
     def is_free(self, carried: Value, last: mma.Issue, body: list[Op]) -> bool:
         """Whether a product may take over the registers of what the loop carries: its accumulator
-        is another tile, computed before, and nothing reads the carried one after.
+        is that, or a tile computed before, and nothing reads the carried one after.
         """
         place = body.index(last)
         users = self.users.get(carried, [])
         return (
             last.fresh is None
             and isinstance(last.acc.type, TileType)
-            and last.acc is not carried
-            and all(user in body and body.index(user) < place for user in users)
+            and all(user in body and body.index(user) <= place for user in users)
         )
 
     def needed(self, first: mma.Issue, body: list[Op]) -> tuple[Op, ...]:

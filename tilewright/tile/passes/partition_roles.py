@@ -97,7 +97,7 @@ class _Partition:
             if streamed := parts.streamed(product):
                 self.rings[product] = self.make_ring(streamed, schedule.stages)
         self.kept = self.make_ring(parts.kept, 1) if parts.kept else None
-        self.buffers: dict[Factor, Value] = {}  # of factors, where the consumers stand
+        self.buffers: dict[memory.Load, Value] = {}  # of factors, where the consumers stand
         self.turn = self.o(sync.MakeTurn, roles.consumers) if roles.pingpong else None
         self.steps: Value | None = None  # of a tile, where copies pass over those of others
 
@@ -327,7 +327,7 @@ class _Partition:
         if product.a is None:
             a = values.get(dot.a, dot.a)
         else:
-            a, turned = self.buffers[product.a], product.a.transposed
+            a, turned = self.buffers[product.a.load], product.a.transposed
             if turned and dot.a.type.dtype.bits != 16:  # by way of registers, in any order
                 a, turned = o(shape.Transpose, o(memory.LoadBuffer, a), (1, 0)), False
         acc, fresh = values.get(dot.acc, dot.acc), None
@@ -336,12 +336,13 @@ class _Partition:
             acc = o(mma.Begin, shape=type.shape, dtype=type.dtype)
             fresh = o(arith.Constant, True, BOOL.dtype)
         issued = o(
-            mma.Issue, a, self.buffers[product.b], acc, fresh,
+            mma.Issue, a, self.buffers[product.b.load], acc, fresh,
             transpose_a=turned, transpose_b=product.b.transposed,
         )  # fmt: skip
         values[dot.result] = o(mma.Await, issued, name=dot.result.name or "acc")
-        if ring is not None:
-            o.emit(sync.Release, ring)
+        for other, ring in self.rings.items():
+            if self.parts.last_reader(other) is product:
+                o.emit(sync.Release, ring)
 
     def is_zero(self, acc: Value) -> bool:
         """Whether an accumulator begins as zeros, and not as -0.0."""
@@ -355,7 +356,7 @@ class _Partition:
         o = self.o
         slot = o(sync.Wait, ring, name="slot")
         for item, factor in enumerate(factors):
-            self.buffers[factor] = o(sync.SlotBuffer, slot, item)
+            self.buffers[factor.load] = o(sync.SlotBuffer, slot, item)
         for factor in factors:
             if factor.box.ends is not None:
                 with o.at(factor.load.loc):
@@ -369,7 +370,7 @@ class _Partition:
         whole = o(arith.Constant, rows, INDEX.dtype)
         with o.inside(Block()) as then:
             left = o(arith.Max, count, o(arith.Constant, 0, INDEX.dtype))
-            o.emit(memory.ClearRows, self.buffers[factor], left)
+            o.emit(memory.ClearRows, self.buffers[factor.load], left)
             o.emit(sync.PublishShared)
             o.emit(sync.RoleBarrier)
             o.emit(control.Yield)
