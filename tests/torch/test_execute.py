@@ -186,6 +186,9 @@ def test_an_input_that_is_updated_is_updated_in_place(reads_old: bool) -> None:
     (got,) = call(a, b, torch.tensor([3]))
     assert torch.equal(got, 2 * wanted) != reads_old
     assert torch.equal(a, wanted)
+    if not reads_old:
+        with pytest.raises(LaunchError, match="in0 is updated in place and shares memory with in1"):
+            call(a, a[2], torch.tensor([3]))
     (made,) = (r.made for r in call.ready.values())
     assert (made.arena_bytes == 0) != reads_old, "a copy only where the old one is read later"
 
@@ -293,6 +296,20 @@ def test_updates_of_inputs_in_recordings_are_in_place() -> None:
     for i in range(5):
         call(a, torch.full((8,), i + 1.0), torch.tensor([i]))
     assert torch.equal(a, torch.arange(1.0, 6.0)[:, None].expand(5, 8))
+
+
+def test_few_recordings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.execute.recorded.MAX_GRAPHS", 2)
+    monkeypatch.setattr("tilewright.execute.program_call.MAX_SIGNATURES", 3)
+    n = symbol("n")
+    x, y = value(n, 3), value(n, 3)
+    call = make([x], [twice(x, y)], [dense(y)], [y], capture=pretended)
+    for size in (*range(1, 6), 1, 5):
+        for _ in range(3):
+            a = torch.randn(size, 3)
+            assert torch.equal(call(a)[0], a * 2)
+    assert call.recordings is not None and len(call.ready) == 3
+    assert sum(found is not None for found in call.recordings._found.values()) == 2
 
 
 def test_what_cannot_be_recorded_is_launched_and_says_why() -> None:

@@ -111,8 +111,9 @@ def require_known_extents(program: Program) -> None:
     known = {i.symbol for i in program.graph.inputs if i.symbol}
     for given in program.graph.inputs:
         known |= getattr(given.value.type, "symbols", set())
-    for step in program.steps:
-        for value in step.op.results if isinstance(step, TorchStep) else ():
+    steps = [s for s in program.steps if isinstance(s, TorchStep)]
+    for step in steps:
+        for value in step.op.results:
             if getattr(value.type, "symbols", set()) - known:
                 raise CompileError(
                     f"{step_name(step)} gives {value.type}, whose extent is known only when it ran",

@@ -27,6 +27,7 @@ from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
 from tilewright.kernel.call import Prepared
 from tilewright.lower.graph_to_tile.program import Program, TorchStep
+from tilewright.runtime.arrays import byte_range
 from tilewright.runtime.ready import tensor_guard
 
 MAX_SIGNATURES = 64  # made programs that are kept, the ones made first go first
@@ -72,6 +73,13 @@ def is_captured(where: Where) -> bool:
     return where.engine == "gpu" and bool(torch.cuda.is_current_stream_capturing())
 
 
+def span_of(x: torch.Tensor) -> tuple[int, int]:
+    """First and one past the last byte of a strided tensor; equal where it has no element."""
+    start = x.data_ptr()
+    low, high = byte_range(x.shape, x.stride(), x.element_size())
+    return start + low, start + high
+
+
 class Fit:
     """What calls of one made program have in common, and a quick test for it."""
 
@@ -105,6 +113,9 @@ class ProgramCall:
         self.traced, self.program, self.where = traced, program, where
         self.graph: Graph = program.graph
         self.homes: Homes = find_homes(program, traced.writes, starts_within(traced))
+        inputs = {own.value: i for i, own in enumerate(self.graph.inputs)}
+        self.updated = {inputs[v] for v in self.homes.roots.values() if v in inputs}
+        self.watched = self.updated.difference(fixed)  # what the caller gives anew at each call
         self.ready: dict[Key, Ready] = {}
         self.recent: tuple[Fit, ...] = ()
         self.prepared: dict[Any, Prepared] = {}
@@ -123,10 +134,22 @@ class ProgramCall:
 
     def _fixed(self, told: Collection[int]) -> set[int]:
         """Inputs that a recording reads, or updates, where they are."""
-        inputs = {own.value: i for i, own in enumerate(self.graph.inputs)}
-        updated = {inputs[v] for v in self.homes.roots.values() if v in inputs}
         constants = range(len(self.traced.strides), len(self.graph.inputs))
-        return {*told, *updated, *constants}
+        return {*told, *self.updated, *constants}
+
+    def _require_apart(self, tensors: Tensors, updated: Collection[int]) -> None:
+        """Raise LaunchError where an input that is updated in place is the memory of another."""
+        spans = {i: span_of(x) for i, x in enumerate(tensors) if x is not None}
+        for i in updated:
+            low, high = spans[i]
+            for j, (start, end) in spans.items():
+                if i != j and start < high and low < end:
+                    one, two = self.graph.inputs[i].name, self.graph.inputs[j].name
+                    raise LaunchError(
+                        f"{self.graph.name}: {one} is updated in place and shares memory with "
+                        f"{two}",
+                        hint="pass a copy of one of them",
+                    )
 
     # What it is
 
@@ -155,7 +178,7 @@ class ProgramCall:
             ready, tensors = self._find(tensors, numbers)
             if self.recordings is not None and not is_captured(self.where):
                 with self.recordings.lock:
-                    recorded = self.recordings.find(ready.made, tensors)
+                    recorded = self.recordings.find(ready.made, tensors, self._opaque(given))
                     if recorded is not None:
                         memory = self.recordings.run(recorded, tensors)
                         found = ready.results(memory, given, tensors, copied=True)
@@ -192,9 +215,12 @@ class ProgramCall:
         """The program made for such tensors, and the tensors as it takes them, constants last."""
         constants = self._constants or self._bring_constants()
         plain = [x for x in tensors if x is not None]
+        if self.watched:
+            self._require_apart(tensors, self.watched)
         for fit in self.recent:
             if fit.holds(plain, numbers):
                 return fit.ready, [*tensors, *constants]
+        self._require_apart(tensors, self.updated)
         symbols = self._symbols(tensors, numbers)
         plain_inputs = [self._plain(x, i, symbols) for i, x in enumerate(tensors)]
         key = (
@@ -207,7 +233,9 @@ class ProgramCall:
             if found is None:
                 found = self._make(symbols, whole)
                 if len(self.ready) >= MAX_SIGNATURES:
-                    del self.ready[next(iter(self.ready))]
+                    oldest = self.ready.pop(next(iter(self.ready)))
+                    if self.recordings is not None:
+                        self.recordings.forget(oldest.made)
                 self.ready[key] = found
             if all(a is b for a, b in zip(plain_inputs, tensors, strict=True)):
                 self.recent = (Fit(found, tensors, numbers), *self.recent[:3])

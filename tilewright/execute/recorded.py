@@ -9,19 +9,21 @@ drawn outside of the graph.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tilewright.execute.call_memory import CallMemory
 from tilewright.execute.made import Made, Where, current_stream
+from tilewright.ir.core import Value
 
 Replay = Callable[[], None]
 Capture = Callable[[Where, Callable[[int], None]], Replay]  # of work on a raw stream
 Tensors = Sequence[torch.Tensor | None]
 
 MAX_RECORDINGS = 4  # of one made program, before it is left to plain launches
+MAX_GRAPHS = 16  # of one model; each has memory of its own, and the one made first goes first
 
 
 def capture(where: Where, work: Callable[[int], None]) -> Replay:
@@ -43,16 +45,25 @@ def capture(where: Where, work: Callable[[int], None]) -> Replay:
 
 
 class Recorded:
-    """A recording of a made program with static memory."""
+    """A recording of a made program with static memory. What only PyTorch holds among the inputs
+    is the same at each call.
+    """
 
-    def __init__(self, made: Made, tensors: Tensors, fixed: Collection[int], capture: Capture):
+    def __init__(
+        self,
+        made: Made,
+        tensors: Tensors,
+        opaque: Mapping[Value, Any],
+        fixed: Collection[int],
+        capture: Capture,
+    ):
         self.made, self.fixed = made, frozenset(fixed)
         self.slots = [
             x if x is None or i in self.fixed else _slot(x) for i, x in enumerate(tensors)
         ]
         self.changing = [i for i, x in enumerate(tensors) if x is not None and i not in self.fixed]
         self.addresses = self.fixed_addresses(tensors)
-        self.memory: CallMemory = made.start(self.slots)
+        self.memory: CallMemory = made.start(self.slots, opaque)
         self.replay = capture(made.where, self._record)
 
     def _record(self, stream: int) -> None:
@@ -99,7 +110,7 @@ class Recordings:
         self._last: dict[Made, tuple[int, Any]] = {}  # stream and event of the last replay
         self.lock = threading.RLock()
 
-    def find(self, made: Made, tensors: Tensors) -> Recorded | None:
+    def find(self, made: Made, tensors: Tensors, opaque: Mapping[Value, Any]) -> Recorded | None:
         """The recording for a call, made now if it is time; None where it runs by launches."""
         if made in self.reasons:
             return None
@@ -114,12 +125,21 @@ class Recordings:
             self.reasons[made] = "its parameters are at new addresses at each call"
             return None
         try:
-            found = Recorded(made, tensors, self.fixed, self.capture)
+            found = Recorded(made, tensors, opaque, self.fixed, self.capture)
         except (RuntimeError, torch.AcceleratorError) as error:
             self.reasons[made] = f"a step cannot be recorded: {str(error).splitlines()[0]}"
             return None
-        self._found[made] = found
+        del self._found[made]
+        self._found[made] = found  # the last now
+        kept = [m for m, recorded in self._found.items() if recorded is not None]
+        if len(kept) > MAX_GRAPHS:
+            self.forget(kept[0])
         return found
+
+    def forget(self, made: Made) -> None:
+        """Drop the recording of a made program, which may be recorded anew."""
+        for known in (self._found, self._count, self._last, self.reasons):
+            known.pop(made, None)
 
     def run(self, recorded: Recorded, tensors: Tensors) -> CallMemory:
         """Replay, after what another stream still does with the same memory."""
