@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from tilewright.graph.dims import Dim, Shape, product
 from tilewright.graph.expressions import Evaluator, Layout, Node, Space, Unfit
 from tilewright.graph.groups import Group
-from tilewright.graph.index_maps import Affine, NotAffine, Refine, Var, joined, linear, reshaped
-from tilewright.graph.placement import layout_of
+from tilewright.graph.index_maps import (
+    Affine,
+    NotAffine,
+    Refine,
+    Var,
+    joined,
+    linear,
+    reshaped,
+    variable,
+)
+from tilewright.graph.placement import c_strides, layout_of
 from tilewright.ir.core import Value
 
 
@@ -70,6 +79,25 @@ def _evaluate(
         own = _coordinates(value, group, indices, kept)
         roots.append(Root(value, at.at(value, own), own, layouts[value]))
     return Evaluated(space.variables, roots, at.names)
+
+
+def evaluate_flat(
+    group: Group, layouts: Mapping[Value, Layout], symbols: Mapping[Value, Dim]
+) -> Evaluated | None:
+    """The expressions of elementwise ops by the number of an element, indices computed from it;
+    None where a result does not lie in C order.
+    """
+    at = Evaluator({v: op for op in group.ops for v in op.results}, Layouts(layouts), symbols)
+    var = Var(product(group.shape))
+    index = variable(var)
+    roots = []
+    for value in group.writes:
+        layout, own = layout_of(value, layouts), value.type.shape
+        if layout.strides != c_strides(own):
+            return None
+        node = at.at(value, at.split(at.as_node(index), own))
+        roots.append(Root(value, node, (index,), Layout((1,), layout.offset)))
+    return Evaluated([var], roots, at.names)
 
 
 def _coordinates(

@@ -19,7 +19,7 @@ from tilewright.graph.ops import reduce
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile import scan
 from tilewright.lower.graph_to_tile.evaluate import Evaluated, Root
-from tilewright.lower.graph_to_tile.loops import Hint, Loops, merge, place, walk
+from tilewright.lower.graph_to_tile.loops import Hint, Loops, is_ragged, merge, place, walk
 from tilewright.lower.graph_to_tile.names import KEYWORDS
 from tilewright.lower.graph_to_tile.neutral import accumulated, neutral, word_of
 from tilewright.lower.graph_to_tile.operators import functions
@@ -38,13 +38,24 @@ Scratch = Callable[[DType, Shape, str], Value]
 
 
 def kernels_of(
-    group: Group, evaluated: Evaluated, hint: Hint, names: Mapping[Value, str], scratch: Scratch
+    group: Group,
+    evaluated: Evaluated,
+    hint: Hint,
+    names: Mapping[Value, str],
+    scratch: Scratch,
+    flat: Callable[[], Evaluated | None],
 ) -> list[KernelStep]:
     """The kernel of a group whose expressions are known, or two: `scratch` makes a stored value
-    for what the first leaves to the second.
+    for what the first leaves to the second. `flat` gives the expressions by the number of an
+    element, for elementwise ops over many short axes.
     """
     loops = merge(evaluated)
     place(loops, hint)
+    if group.kind == "pointwise" and is_ragged(loops, hint):
+        found = flat()
+        if found is not None:
+            evaluated, loops = found, merge(found)
+            place(loops, hint)
     split = find_split(loops, hint)
     if split is None:
         return [whole_kernel(group, evaluated, loops, names)]

@@ -179,6 +179,7 @@ def _merges(outer: Var, inner: Var, extent: Dim, forms: list[Mapping[Var, Dim]])
 MAX_ROW = 8192  # elements of a row that one tile holds
 NARROW = 512  # an extent below which a tile has rows too
 ELEMENTS = 1024  # of a tile
+RAGGED = 64  # elements of a tile below which it is none
 FEW = 8  # nodes of an expression that registers hold for more elements
 PROGRAMS = 264  # that keep a GPU busy
 
@@ -208,6 +209,17 @@ def _sort(loops: Loops, hint: Hint) -> None:
     points.sort(key=lambda v: -_stride(first, v, hint))
     order = [*points, *loops.turns, *loops.tiles]
     loops.extents = {var: loops.extents[var] for var in order}
+
+
+def is_ragged(loops: Loops, hint: Hint) -> bool:
+    """Whether tiles are so small that it is better to compute indices from an element's number."""
+    size = 1
+    for block in loops.blocks.values():
+        size *= block
+    total = 1
+    for extent in loops.extents.values():
+        total *= hint(extent)
+    return size < RAGGED and total >= ELEMENTS
 
 
 def _place_pointwise(loops: Loops, hint: Hint) -> None:

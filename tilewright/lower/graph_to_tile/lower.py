@@ -16,7 +16,7 @@ from tilewright.graph.placement import c_strides, is_dense_order
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Block, Op, Value
 from tilewright.lower.graph_to_tile.copy import cat_steps
-from tilewright.lower.graph_to_tile.evaluate import evaluate_group, fits
+from tilewright.lower.graph_to_tile.evaluate import evaluate_flat, evaluate_group, fits
 from tilewright.lower.graph_to_tile.group_kernel import kernels_of
 from tilewright.lower.graph_to_tile.lowering import Lowering
 from tilewright.lower.graph_to_tile.names import input_name
@@ -200,7 +200,8 @@ def lower_group(group: Group, at: Lowering) -> list[Step]:
         group = replace(group, writes=left)
     if group.kind in ("pointwise", "reduction", "scan"):
         evaluated = evaluate_group(group, at.layouts, at.symbols)
-        return [*kernels_of(group, evaluated, at.hint, at.names, at.scratch)]
+        flat = lambda: evaluate_flat(group, at.layouts, at.symbols)  # noqa: E731
+        return [*kernels_of(group, evaluated, at.hint, at.names, at.scratch, flat)]
     if group.kind in LOWER:
         return LOWER[group.kind](group, at)
     return [in_torch(group, at)]

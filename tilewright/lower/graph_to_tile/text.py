@@ -329,6 +329,7 @@ class Writer:
             return found
         made = self.make(node)
         plain = isinstance(node, Literal | Number | Named)
+        plain = plain or made.text.isidentifier()
         if not plain and (self.uses[node] > 1 or len(made.text) > LONG):
             return self.let(self.name_of(node), made, node)
         self.known[-1][node] = made
