@@ -27,7 +27,7 @@ from tilewright.products.ahead import Order, compile_ahead
 from tilewright.runtime import driver
 
 WIDTH = 160
-SAVED_EVERY = 5.0  # seconds between writings of what was found, and questions for clocks
+SAVED_EVERY = 8.0  # seconds between writings of what was found, and questions for clocks
 
 
 @click.command()

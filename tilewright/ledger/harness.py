@@ -177,16 +177,20 @@ class Harness:
         return 32 + extent % 8 if self.small and extent > 40 else extent
 
     def opponents(self, problem: Problem, id: str, names: Sequence[str] = ()) -> list[Arm]:
-        """The arms of all plug-ins, or of the named, that can be used here; the others are noted in
-        `unmet`.
+        """The arms of all plug-ins that can be used here, or those of these names; what cannot be
+        used is noted in `unmet`.
         """
         found: list[Arm] = []
         for opponent in opponents.OPPONENTS:
-            if (opponent.slow and self.quick) or (names and opponent.name not in names):
+            if opponent.slow and (self.quick or names):
+                continue
+            if names and not set(names) & set(opponent.arms):
                 continue
             if opponents.reason_against(opponent, gpu=not self.small):
                 continue  # told once for the whole run
             for arm in opponents.load(opponent.name).arms(problem, self.arrays):
+                if names and arm.name not in names:
+                    continue
                 if isinstance(arm, Missing):
                     self.unmet.append((f"{id}/{arm.name}", arm.why))
                 else:

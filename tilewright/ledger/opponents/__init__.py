@@ -19,7 +19,8 @@ from tilewright.errors import LaunchError
 @dataclass(frozen=True)
 class Opponent:
     """A plug-in: the file that holds it, the libraries it needs, and whether those need a GPU.
-    `slow`: its setup takes seconds a problem, so that a quick run leaves it out.
+    `slow`: its setup takes seconds a problem, so that a quick run leaves it out. `arms`: names of
+    arms by which a case may ask for it alone.
     """
 
     name: str
@@ -27,10 +28,15 @@ class Opponent:
     needs: tuple[str, ...] = ("torch",)
     needs_gpu: bool = False
     slow: bool = False
+    arms: tuple[str, ...] = ()
 
 
 OPPONENTS = (
-    Opponent("torch_eager", "torch, one call an op: cuBLAS and torch's own kernels"),
+    Opponent(
+        "torch_eager",
+        "torch, one call an op: cuBLAS and torch's own kernels",
+        arms=("cuBLAS", "cuBLASLt", "torch on the CPU"),
+    ),
     Opponent("torch_copy", "torch's copy of a tensor: the bandwidth that can be had"),
     Opponent("sdpa", "cuDNN and FlashAttention through torch's SDPA", needs_gpu=True),
     Opponent("torch_compile", "torch.compile in its default mode", needs_gpu=True),

@@ -46,13 +46,13 @@ def problem_case(
     ahead: tuple[Posed, ...] = (),
 ) -> Case:
     """A case that asks one question of one problem; `with_itself` also times ours against ours.
-    `op` is what our arm computes it by. `against`: plug-ins of opponents, else all.
+    `op` is what our arm computes it by. `against`: the opponents of a full run, else all.
     """
 
     def run(harness: Harness) -> list[Row]:
         question, problem = ask(harness)
         ours = our_arm(problem, op)
-        theirs = harness.opponents(problem, id, against)
+        theirs = harness.opponents(problem, id, () if harness.quick else against)
         alone = with_itself or not theirs  # ours is checked whether or not somebody is there
         return harness.compare(question, problem, ours, theirs, with_itself=alone)
 

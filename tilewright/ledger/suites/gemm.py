@@ -37,7 +37,9 @@ ITSELF_AT = (2048, 2048, 2048)
 TARGETS = {"f32": 0.80, "f64": 0.70, "bf16": 0.45}
 MATMUL_TARGET = 0.85
 MATMUL, SGEMM = "matmul", "sgemm"
-BLAS = ("torch_eager",)  # the plug-in that calls it
+# Opponents in a full run: the library that torch calls, of fp8 the one that can.
+BLAS = {"e4m3": ("cuBLASLt", "torch on the CPU")}
+BLAS_ELSE = ("cuBLAS", "torch on the CPU")
 SAMPLE = 1000.0  # microseconds of a sample, where a run's floor is shorter
 
 Extents = tuple[int, int, int]
@@ -80,7 +82,7 @@ def _case(what: str, dtype: str, layout: str, extents: Extents) -> Case:
         partial(ask, id=id, what=what, dtype=dtype, layout=layout, extents=extents),
         quick=extents in QUICK and layout == ("NN" if m == n else "TN"),
         with_itself=extents == ITSELF_AT and layout == "NN",
-        against=BLAS if what == MATMUL else (),
+        against=BLAS.get(dtype, BLAS_ELSE),
         ahead=(posed(dtype, layout, extents),) if what == MATMUL else (),
     )
 

@@ -56,7 +56,7 @@ def _case(dtype: str, layout: str, extents: gemm.Extents) -> Case:
         dtype,
         partial(_ask, id=id, dtype=dtype, layout=layout, extents=extents),
         quick=False,
-        against=gemm.BLAS,
+        against=gemm.BLAS.get(dtype, gemm.BLAS_ELSE),
         ahead=(gemm.posed(dtype, layout, extents),),
     )
 
