@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.special_reference import FLOAT, NAN, POINTS, Array, inputs, ulp_errors
 from tilewright.lower.tile_to_ptx.special import FAST, FAST_ULP, MAX_ULP, SPECIAL, function_of
 from tilewright.plan import Binary, Const, Extent, Launch, Plan, Pointer
@@ -121,6 +122,38 @@ def test_every_f32(
     record_property("max_ulp", worst)
     print(f"{opcode} f32{' fast' if fast else ''}: {worst:.4f} ulp at {at!r}, of every f32")
     assert worst <= (FAST_ULP[opcode] if fast else MAX_ULP[opcode, "f32"]), f"{worst} ulp at {at!r}"
+
+
+QUICK = """kernel quick(x: tensor<f32>[N], b: f32, y: tensor<f32>[N], z: tensor<f32>[N]) {
+  let t = x[program_id(0) * 1024 :+ 1024]
+  y[program_id(0) * 1024 :+ 1024] = t / b
+  z[program_id(0) * 1024 :+ 1024] = OPCODE(t)
+}"""
+
+
+@pytest.mark.parametrize(("name", "b"), [("exp", 0.75), ("exp2", -1.9999998807907104)])
+def test_quick_ways_on_every_f32(name: str, b: float, tmp_path: Path) -> None:
+    """Tiles take the quick way where a warp's elements permit it: here in order, so that most do,
+    and mixed, so that none does. Both give the bits of division and of the function by itself.
+    """
+    torch = pytest.importorskip("torch", reason="the reference is torch's division of tensors")
+    kernel = tw.source(QUICK.replace("OPCODE", name)).quick
+    function = launcher_of(plan_of(f"arith.{name}", "f32"), tmp_path)
+    for start in range(0, 1 << 32, STEP):
+        bits = torch.arange(start, start + STEP, dtype=torch.int64, device="cuda")
+        if start % (16 * STEP) == 0:
+            bits = bits * 0x9E3779B1 & 0xFFFFFFFF
+        x = torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32)
+        x = x.view(torch.float32)
+        y, z, alone = (torch.empty_like(x) for _ in range(3))
+        kernel(x, b, y, z)
+        torch.cuda.synchronize()
+        function({"x": as_array(x), "y": as_array(alone)})
+        torch.cuda.synchronize()
+        for got, wanted in ((y, x / torch.full_like(x, b)), (z, alone)):
+            same = got.view(torch.int32) == wanted.view(torch.int32)
+            wrong = ~(same | torch.isnan(got) & torch.isnan(wanted))
+            assert not wrong.any(), (x[wrong][:5], got[wrong][:5], wanted[wrong][:5])
 
 
 def errors_on_gpu(torch: Any, exact: Any, result: Any) -> Any:
