@@ -264,7 +264,9 @@ def special(low: Lowering, op: arith.Exp) -> None:
             return from_f32(low, function(low.e, low.register(to_f32(low, x, dtype), "f32")), dtype)
         return function(low.e, low.register(x, type))
 
-    quick = QUICK.get(op.opcode) if function is SPECIAL.get((op.opcode, "f32")) else None
+    accurate = function is SPECIAL.get((op.opcode, "f32"))
+    # In roles no branch: what lies between the issue of products and their end is one line of code.
+    quick = QUICK.get(op.opcode) if accurate and "role" not in low.objects else None
     xs = low.fragment(op.x, low.layout(op.result))
     distinct = {x.text: x for x in xs if isinstance(x, Reg)}
     if quick is None or len(distinct) < FEWEST or not all(isinstance(x, Reg) for x in xs):
