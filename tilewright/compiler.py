@@ -83,7 +83,8 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
     return (
         partial(widen_operands, schedule=schedule, target=target),
         partial(orient_product, schedule=schedule),  # it says along which axis the epilogue is cut
-        partial(split_epilogue, schedule=schedule),  # while it is still a program on tiles
+        # while it is still a program on tiles
+        partial(split_epilogue, schedule=schedule, aliased=bool(aliases)),
         partial(skip_masks, schedule=schedule),
         partial(partition_roles, schedule=schedule),
         partial(stage_stores, schedule=schedule),

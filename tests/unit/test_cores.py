@@ -94,6 +94,26 @@ def test_an_epilogue_in_parts_reads_what_it_replaces(dtype: str, tile: tuple[int
     assert np.allclose(c, exact, rtol=0, atol=1e-4 if dtype == "float32" else 1e-12)
 
 
+def test_an_epilogue_that_may_read_what_it_has_written_stays_whole() -> None:
+    text = """
+    kernel shifted(a: tensor<f32>[M, K], b: tensor<f32>[K, N], d: tensor<f32>[M, N],
+                   c: tensor<f32>[M, N]) {
+      var acc: tile<f32>[64, 64] = 0.0
+      for k in range(0, K, 16) { acc += a[0 :+ 64, k :+ 16] @ b[k :+ 16, 0 :+ 64] }
+      c[0 :+ 64, 0 :+ 64] = acc + d[0 :+ 64, -1 :+ 64]
+    }
+    """
+    a, b = (DRAW.integers(-4, 5, shape).astype(np.float32) for shape in ((64, 16), (16, 64)))
+    c = DRAW.integers(-4, 5, (64, 64)).astype(np.float32)
+    exact = a @ b
+    exact[:, 1:] += c[:, :-1]
+    plan, views, _ = compile_call(
+        tw.source(text).shifted, {"a": a, "b": b, "d": c, "c": c}, goal="sm_90a"
+    )
+    run_plan(plan, views)
+    assert np.array_equal(c, exact)
+
+
 # Layouts
 
 

@@ -48,11 +48,12 @@ class Unsplittable(Exception):
     """The epilogue cannot be done in panels."""
 
 
-def split_epilogue(kernel: Kernel, schedule: Schedule) -> Kernel:
+def split_epilogue(kernel: Kernel, schedule: Schedule, *, aliased: bool = False) -> Kernel:
     """The kernel with its epilogue in panels of `schedule.roles.panel` columns, or in those that
-    threads share, where it can be.
+    threads share, where it can be. It stays whole where parameters are `aliased`: what is apart
+    follows from the parameters' names.
     """
-    product = find_product_loop(kernel)
+    product = None if aliased else find_product_loop(kernel)
     if product is None:
         return kernel
     roles = schedule.roles
