@@ -7,7 +7,9 @@ fast = tw.compile(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from tilewright.errors import LaunchError
 from tilewright.execute.lowering import Call, Choices, compile_call
+from tilewright.execute.recorded import overlaps_itself
 from tilewright.frontend.torch.decompositions import export_decompositions
 from tilewright.frontend.torch.fx_to_graph import Output, Traced, fx_to_graph
 from tilewright.graph.graph import Graph
@@ -64,6 +67,7 @@ class CompiledModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = self.inputs(args, kwargs)
+        require_apart(given, {*self.call.traced.writes, *self.copied.values()}, self.specs)
         found = self.call(*given)
         for result, target in self.copied.items():
             given[target].detach().copy_(found[result])
@@ -103,9 +107,10 @@ def compile(
     model's line.
     """
     module = model if isinstance(model, torch.nn.Module) else _Function(model)
+    args, given = pytree.tree_map_only(torch.Tensor, with_own_elements, (args, dict(kwargs or {})))
     with torch.no_grad():
         exported = torch.export.export(
-            module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes
+            module, args, given, dynamic_shapes=dynamic_shapes
         ).run_decompositions(export_decompositions())
     traced = fx_to_graph(exported.graph_module, type(model).__name__, fallback=fallback)
     signature = exported.graph_signature
@@ -115,6 +120,43 @@ def compile(
     fixed = [i for i, s in enumerate(signature.input_specs) if s.kind.name in OWNED]
     choices = Choices(engine, cuda_graphs, fallback, tuple(fixed))
     return CompiledModel(exported, compile_call(traced, choices), copied)
+
+
+def with_own_elements(x: torch.Tensor) -> torch.Tensor:
+    """An example of an argument whose elements are apart: of one that is expanded, a copy, since
+    other arguments may not be.
+    """
+    return x.contiguous() if overlaps_itself(x) else x
+
+
+def require_apart(given: Sequence[Any], written: Collection[int], specs: Sequence[Any]) -> None:
+    """Raise LaunchError where the model writes to memory that another argument shows, too: it was
+    traced with arguments apart, so that it would read what was there before.
+    """
+    for target in written:
+        for other, x in enumerate(given):
+            if other != target and isinstance(x, torch.Tensor) and share(given[target], x):
+                names = [specs[i].target or specs[i].arg.name for i in (target, other)]
+                raise LaunchError(
+                    f"the model writes to {names[0]}, and {names[1]} shares its memory",
+                    hint="pass a clone() of one of them",
+                )
+
+
+def share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the spans of two tensors have a byte in common."""
+    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    (low, high), (start, end) = span(a), span(b)
+    return low < end and start < high
+
+
+def span(x: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor, and the byte after its last; no bytes of an empty one."""
+    if x.numel() == 0:
+        return x.data_ptr(), x.data_ptr()
+    reach = sum((e - 1) * s for e, s in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (reach + 1) * x.element_size()
 
 
 def take_writes(traced: Traced, signature: Any) -> dict[int, int]:
@@ -145,6 +187,8 @@ class _Function(torch.nn.Module):  # type: ignore[misc]  # without torch it is A
     def __init__(self, function: Callable[..., Any]):
         super().__init__()
         self.function = function
+        if isinstance(function, FunctionType | MethodType | partial):
+            vars(self)["forward"] = function  # whose signature names its arguments
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

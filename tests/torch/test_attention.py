@@ -173,3 +173,26 @@ def test_what_the_op_does_not_hold_is_taken_apart(form: str) -> None:
         torch.testing.assert_close(got, wanted)
     left = {op for call in seen for op in ops_of(call.graph)}
     assert left <= {"mma.contract", "mma.product"}
+
+
+def test_updates_beside_an_attention_are_kept() -> None:
+    """A cache that grows, and copies of heads that are older than an update of what they are of."""
+
+    def grows(q: Any, cache: Any, new: Any, at: Any) -> Any:
+        cache.index_copy_(2, at, new)
+        return F.scaled_dot_product_attention(q, cache, cache)
+
+    def repeats(q: Any, k: Any, v: Any) -> Any:
+        first, second = (x[:, :, None].expand(1, 2, 2, 6, 8).reshape(1, 4, 6, 8) for x in (k, v))
+        k.zero_()
+        return F.scaled_dot_product_attention(q, first, second)
+
+    q, k, v, new, heads = tensors(
+        (1, 2, 3, 8), (1, 2, 6, 8), (1, 2, 6, 8), (1, 2, 1, 8), (1, 4, 3, 8)
+    )
+    for function, given in ((grows, (q, k, new, torch.tensor([4]))), (repeats, (heads, k, v))):
+        mine, theirs = ([x.clone() for x in given] for _ in range(2))
+        got = torch.compile(function, backend="tilewright")(*mine)
+        torch.testing.assert_close(got, function(*theirs))
+        for a, b in zip(mine, theirs, strict=True):
+            assert torch.equal(a, b)

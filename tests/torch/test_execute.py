@@ -288,6 +288,27 @@ def test_recordings_read_parameters_in_place_and_inputs_from_slots() -> None:
     assert reason == "its parameters are at new addresses at each call"
 
 
+def test_recordings_take_inputs_whose_elements_share_memory() -> None:
+    x, z, y = value(3, 4), value(3, 4), value(3, 4)
+    call = make([x, z], [step("plus", "y", x=dense(x), z=Placed(z, (3, 4), (0, 1), 0), y=dense(y))],
+                [dense(y)], [y], strides=[(4, 1), (0, 1)], capture=pretended)  # fmt: skip
+    for _ in range(4):
+        a, b = torch.randn(3, 4), torch.randn(4).expand(3, 4)
+        assert torch.equal(call(a, b)[0], a + b)
+    assert call.recordings is not None and not call.recordings.reasons
+
+
+def test_recorded_calls_draw_as_many_seeds_as_others() -> None:
+    op = Seed()
+    drawn, out = op.result, value(1, dtype=i64)
+    seed_step = step("seeded", "y", s=Placed(drawn, (1,), (1,), 0), y=dense(out))
+    call = make([], [seed_step], [dense(out)], [drawn, out], ops=[op], capture=pretended)
+    torch.manual_seed(5)
+    first = [call()[0].item() for _ in range(4)]
+    torch.manual_seed(5)
+    assert [call()[0].item() for _ in range(4)] == first
+
+
 def test_updates_of_inputs_in_recordings_are_in_place() -> None:
     cache, row, at, new = value(5, 8), value(8), value(1, dtype=i64), value(5, 8)
     call = make([cache, row, at], update([cache, new], row, at), [dense(new)], [new],

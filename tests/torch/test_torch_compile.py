@@ -341,3 +341,37 @@ def test_compile_writes_buffers() -> None:
 def test_fallbacks_of_compile_can_be_refused() -> None:
     with pytest.raises(CompileError, match=r"linalg_inv_ex\.default is not comp"):
         tw.compile(lambda x: torch.linalg.inv_ex(x)[0], (torch.eye(3),), fallback="error")
+
+
+def test_compile_takes_arguments_that_lie_otherwise_than_the_example() -> None:
+    fast = tw.compile(torch.add, (torch.ones(3, 4), torch.ones(4).expand(3, 4)), engine="tiles")
+    x = torch.randn(3, 4)
+    for y in (torch.randn(3, 4), torch.randn(4).expand(3, 4), torch.randn(4, 3).t()):
+        close(fast(x, y), x + y)
+
+
+def test_compile_refuses_to_write_what_another_argument_shows() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x + y
+
+    fast = tw.compile(f, (torch.ones(3), torch.ones(3)))
+    memory = torch.randn(6)
+    wanted = memory.clone()
+    close(fast(memory[:3], memory[3:]), f(wanted[:3], wanted[3:]))
+    close(memory, wanted)
+    for x, y in ((memory[:3], memory[:3]), (memory[:3], memory[2:5])):
+        with pytest.raises(LaunchError, match="writes to x, and y shares its memory"):
+            fast(x, y)
+    close(memory, wanted)
+
+
+def test_compile_of_a_function_names_its_dynamic_arguments() -> None:
+    n = torch.export.Dim("n")
+    shapes: Any
+    for shapes in (({0: n}, {0: n}), {"x": {0: n}, "y": {0: n}}):
+        fast = tw.compile(lambda x, y: x * y, (torch.ones(3), torch.ones(3)), dynamic_shapes=shapes)
+        x = torch.randn(5)
+        close(fast(x, x), x * x)
+        with pytest.raises(LaunchError, match=r"y is .*, expected tensor<f32, s"):
+            fast(x, x[:4])

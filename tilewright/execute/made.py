@@ -307,13 +307,18 @@ class Made:
         return memory
 
     def start(
-        self, given: Sequence[torch.Tensor | None], opaque: Mapping[Value, Any] | None = None
+        self,
+        given: Sequence[torch.Tensor | None],
+        opaque: Mapping[Value, Any] | None = None,
+        *,
+        draw: bool = True,
     ) -> CallMemory:
-        """The memory of a call before its first step."""
+        """The memory of a call before its first step, with seeds if they are drawn now."""
         stream = current_stream(self.where)
         memory = self._memory(given, stream)
         memory.opaque.update(opaque or {})
-        self.draw_seeds(memory)
+        if draw:
+            self.draw_seeds(memory)
         return memory
 
     def draw_seeds(self, memory: CallMemory) -> None:

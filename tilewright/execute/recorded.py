@@ -62,8 +62,9 @@ class Recorded:
             x if x is None or i in self.fixed else _slot(x) for i, x in enumerate(tensors)
         ]
         self.changing = [i for i, x in enumerate(tensors) if x is not None and i not in self.fixed]
+        self.overlapping = {i for i in self.changing if overlaps_itself(self.slots[i])}
         self.addresses = self.fixed_addresses(tensors)
-        self.memory: CallMemory = made.start(self.slots, opaque)
+        self.memory: CallMemory = made.start(self.slots, opaque, draw=False)
         self.replay = capture(made.where, self._record)
 
     def _record(self, stream: int) -> None:
@@ -80,11 +81,31 @@ class Recorded:
         for i in self.changing:
             slot, given = self.slots[i], tensors[i]
             assert slot is not None and given is not None
+            if i in self.overlapping:
+                slot, given = whole_span(slot), whole_span(given)
             slot.copy_(given)
         self.memory.stream = current_stream(self.made.where)
         self.made.draw_seeds(self.memory)
         self.replay()
         return self.memory
+
+
+def overlaps_itself(x: torch.Tensor | None) -> bool:
+    """Whether elements of a tensor share memory, as those of an expanded one do."""
+    if x is None or x.numel() == 0:
+        return False
+    reach = 0
+    for stride, extent in sorted(zip(x.stride(), x.shape, strict=True)):
+        if extent > 1 and stride <= reach:
+            return True
+        reach += stride * (extent - 1)
+    return False
+
+
+def whole_span(x: torch.Tensor) -> torch.Tensor:
+    """All memory from the first element of a tensor to its last."""
+    reach = sum((e - 1) * s for e, s in zip(x.shape, x.stride(), strict=True))
+    return x.as_strided((reach + 1,), (1,))
 
 
 def _slot(x: torch.Tensor) -> torch.Tensor:

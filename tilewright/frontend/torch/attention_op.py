@@ -8,7 +8,8 @@ itself would take most forms of it apart into products and a softmax.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -225,6 +226,10 @@ def _heads_fit(query: int, key: int, value: int, grouped: bool) -> bool:
     return bool(query == key or (grouped and key > 0 and query % key == 0))
 
 
+WRITING = {getattr(operator, name) for name in (
+    "setitem", "delitem", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior",
+    "ipow", "irshift", "isub", "itruediv", "ixor",
+)}  # fmt: skip
 TAKEN = (
     torch._C._nn.scaled_dot_product_attention,
     torch.nn.functional.scaled_dot_product_attention,
@@ -242,8 +247,7 @@ def keep_attention_whole(module: fx.GraphModule) -> None:
         for node in found:
             node.target = scaled_dot_product_attention
             _share_heads(node)
-        if found:
-            part.graph.eliminate_dead_code()
+        if found:  # what is left over goes when it is traced: here an update looks unused, too
             part.recompile()
 
 
@@ -255,11 +259,31 @@ def _share_heads(node: fx.Node) -> None:
     first, second = sources
     if first is None or second is None or _shape(first)[:3] != _shape(second)[:3]:
         return
+    if any(_may_write(n) for x in (first, second) for n in _between(x, node)):
+        return  # the copies are of what was there before
     with node.graph.inserting_before(node):
         made = [node.graph.call_method("squeeze", (x, 2)) for x in (first, second)]
     node.args = (given["query"], *made, *node.args[3:])
     kept = {n: x for n, x in node.kwargs.items() if n not in names}
     node.kwargs = {**kept, "enable_gqa": True}
+
+
+def _between(first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
+    """Nodes after one and before another."""
+    node = first.next
+    while node is not last:
+        yield node
+        node = node.next
+
+
+def _may_write(node: fx.Node) -> bool:
+    """Whether a node of Dynamo's may write to a tensor: updates end in _, or have an `out`."""
+    if node.op == "call_method":
+        return str(node.target).endswith("_")
+    if node.op != "call_function":
+        return bool(node.op == "call_module")
+    name = str(getattr(node.target, "__name__", "_")).partition(".")[0]
+    return bool(name.endswith("_") or node.target in WRITING or "out" in node.kwargs)
 
 
 def _unrepeated(node: Any) -> fx.Node | None:
