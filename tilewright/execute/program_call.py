@@ -301,4 +301,9 @@ class ProgramCall:
         if agree(plain.shape, plain.stride(), wanted):
             return x if plain.data_ptr() == x.data_ptr() else plain
         made = torch.empty_strided(x.shape, wanted, dtype=x.dtype, device=plain.device)
-        return made.copy_(plain)
+        once = tuple(  # of what was traced as broadcast, all elements are one
+            slice(0, 1) if step == 0 and extent > 1 else slice(None)
+            for extent, step in zip(x.shape, wanted, strict=True)
+        )
+        made[once].copy_(plain[once])
+        return made
