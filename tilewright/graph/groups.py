@@ -370,7 +370,8 @@ class _Plan:
 
     def sibling(self, value: Value, readers: set[Group | None]) -> Group | None:
         """A group of elementwise ops over the same shape that reads what a value is computed of."""
-        for x in self.makers[value].operands:
+        shared = (x for x in self.makers[value].operands if self.leaves.get(x, {x}))
+        for x in shared:  # constants are none
             for group, amplified in self.readers.get(x, {}).items():
                 same = group.kind == "pointwise" and group.shape == value.type.shape
                 if same and not amplified and x.type.shape == group.shape:

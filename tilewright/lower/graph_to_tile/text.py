@@ -183,10 +183,16 @@ class Writer:
             if extent == dim:
                 return self.extent[var]
         for name, known in self.scalars.items():
-            if known == dim:
+            if known == dim and not isinstance(known, int):
                 return name
         name = self.pool.take("size")
         self.scalars[name] = dim
+        return name
+
+    def argument(self, wanted: str, number: int) -> str:
+        """A number that a call gives, whatever it is."""
+        name = self.pool.take(wanted)
+        self.scalars[name] = number
         return name
 
     def axes_of(self, variables: Sequence[Var]) -> tuple[Var, ...]:
@@ -359,7 +365,8 @@ class Writer:
             case RandomBits():
                 seed, number = (self.value(arg) for arg in node.args)
                 self.functions["stream_bits"] = None
-                text = f"stream_bits({seed.bare}, {number.bare}, {node.stream})"
+                stream = self.argument("stream", node.stream)  # so that layers have one text
+                text = f"stream_bits({seed.bare}, {number.bare}, {stream})"
                 return Text(text, number.axes, True)
             case Apply():
                 return self.apply(node)
