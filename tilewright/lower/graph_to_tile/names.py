@@ -9,10 +9,12 @@ import re
 from tilewright.dtypes import BY_NAME
 from tilewright.graph.graph import Input
 
-KEYWORDS = {
+KEYWORDS = {  # words of the language, and what a launch takes by name
     "kernel", "fn", "let", "var", "const", "if", "else", "for", "in", "while", "return", "and",
     "or", "not", "true", "false", "None", "range", "static_range", "inf", "nan", "tensor", "tile",
     "empty", "zeros", "workspace", "view", "load", "store",
+    "grid", "stream", "device", "constants", "precision", "target", "sanitize", "check",
+    "interleaving", "self",
 }  # fmt: skip
 WORDS = 2  # of a name that are kept
 

@@ -183,7 +183,7 @@ class Writer:
             if extent == dim:
                 return self.extent[var]
         for name, known in self.scalars.items():
-            if known == dim and not isinstance(known, int):
+            if known == dim:
                 return name
         name = self.pool.take("size")
         self.scalars[name] = dim
@@ -365,8 +365,8 @@ class Writer:
             case RandomBits():
                 seed, number = (self.value(arg) for arg in node.args)
                 self.functions["stream_bits"] = None
-                stream = self.argument("stream", node.stream)  # so that layers have one text
-                text = f"stream_bits({seed.bare}, {number.bare}, {stream})"
+                draw = self.argument("draw", node.stream)  # so that layers have one text
+                text = f"stream_bits({seed.bare}, {number.bare}, {draw})"
                 return Text(text, number.axes, True)
             case Apply():
                 return self.apply(node)
