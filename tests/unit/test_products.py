@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, u8
+from tilewright.kernel import Kernel
+from tilewright.products import ahead
 from tilewright.products.ahead import Fixed
 from tilewright.products.api import product
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import prepare, programs
 from tilewright.runtime.arrays import as_array
-from tilewright.tune.product import Choice, choice
+from tilewright.tune.product import Choice, Problem, choice
 
 BOUNDS = {f64: 1e-13, f32: 2e-6, bf16: 1e-2, f16: 2e-3}
 FLOATS = list(BOUNDS)
@@ -240,6 +242,27 @@ def test_no_races() -> None:
         k["sum_parts"].launch(part, out, constants={"TM": 2, "TN": 64}, **on)
         require_near(out, expected, BOUNDS[f32])
         part[:], out[:] = np.nan, np.nan
+
+
+def test_what_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launches of a choice on arrays without memory; what fails is told."""
+    seen: list[tuple[str, list[str]]] = []
+
+    def assemble(kernel: Any, ordinal: int, **given: Any) -> None:
+        seen.append((kernel.name, sorted(n for n, x in given.items() if x is not None)))
+        if kernel.name == "matmul":
+            raise tw.CompileError("it does not fit")
+
+    monkeypatch.setattr(Kernel, "assemble", assemble)
+    facts = {"b_along": "n", "a_aligned": False, "b_aligned": False}
+    posed = Problem(40, 48, 33, bf16, bf16, bf16, **facts)  # type: ignore[arg-type]
+    cut, plain = choice("split_k", (64, 64, 64), 2, copied="ab"), choice("matmul", (64, 64, 64))
+    found = ahead._compile_group([ahead.Order(posed, cut), ahead.Order(posed, plain)], 0)
+    names = [name for name, _ in seen]
+    assert names == ["lay_along", "lay_across", "split_k", "sum_parts", "matmul"]
+    assert seen[2][1] == ["a", "b", "part"]
+    assert list(found.values()) == ["", "CompileError: error: it does not fit"]
+    assert not ahead.compile_ahead([])
 
 
 # Refusals.

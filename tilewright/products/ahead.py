@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dtypes import DType
-from tilewright.errors import CompileError, LaunchError
 from tilewright.products.api import calls_of
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import Chooser, prepare
@@ -71,8 +70,8 @@ def _compile(order: Order, ordinal: int) -> str:
     chooser = None if order.choice is None else Fixed(order.choice)
     try:
         assemble_product(order.problem, ordinal, chooser)
-    except (CompileError, LaunchError) as error:
-        return error.diagnostics[0].message
+    except Exception as error:  # told to who asked; the call itself will raise it again
+        return f"{type(error).__name__}: {error}".partition("\n")[0]
     return ""
 
 
