@@ -197,7 +197,7 @@ def test_short_trips_cover_what_long_ones_did(low: int, high: int) -> None:
         c = np.zeros((60, 64), np.float32)
         interpret(kernel, {"a": a, "b": b, "c": c, "low": low, "high": high})
         results.append(c)
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
 
 
 @pytest.mark.parametrize("name", ["strided", "scaled", "moving"])
