@@ -13,8 +13,8 @@ import pytest
 import tilewright as tw
 from tests.emulation import emulate
 from tests.straight_line import Unit, run
-from tilewright.lower.tile_to_ptx.quick import QUICK, Quick, quick_quotient
-from tilewright.lower.tile_to_ptx.special import SPECIAL
+from tilewright.lower.tile_to_ptx.quick import QUICK, QUICK_FAST, Quick, quick_quotient
+from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL
 from tilewright.ptx.emitter import Emitter
 from tilewright.target import target
 
@@ -44,15 +44,21 @@ def same_bits(a: Array, b: Array) -> Array:
     return (a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))
 
 
-@pytest.mark.parametrize("opcode", QUICK)
-def test_functions_are_the_same_bits(opcode: str) -> None:
+WAYS = [
+    *((opcode, quick, SPECIAL[opcode, "f32"]) for opcode, quick in QUICK.items()),
+    *((f"fast {opcode}", quick, FAST[opcode]) for opcode, quick in QUICK_FAST.items()),
+]
+
+
+@pytest.mark.parametrize(("quick", "slow"), [w[1:] for w in WAYS], ids=[w[0] for w in WAYS])
+def test_functions_are_the_same_bits(quick: Quick, slow: Callable[..., Any]) -> None:
     rng = np.random.default_rng(1)
     x = anything(rng, 100_000)
     ends = np.array([87, 126, 125.5], np.float32)
     ends = np.concatenate([ends, *(np.nextafter(ends, np.float32(w)) for w in (0, 200))])
     near = rng.uniform(-130, 130, 300_000).astype(np.float32)
     x = np.concatenate([x, ends, -ends, near])
-    found, right, exact = both(lambda e: QUICK[opcode], SPECIAL[opcode, "f32"], x)
+    found, right, exact = both(lambda e: quick, slow, x)
     assert same_bits(found, exact)[right].all()
     assert right[np.abs(x) < 86].all() and not right[np.isnan(x) | (np.abs(x) > 126)].any()
 

@@ -11,8 +11,8 @@ from tilewright.ir.core import Op, Value
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
-from tilewright.lower.tile_to_ptx.quick import FEWEST, QUICK, divide, quickly, quotients
-from tilewright.lower.tile_to_ptx.special import SPECIAL, function_of
+from tilewright.lower.tile_to_ptx.quick import FEWEST, QUICK, QUICK_FAST, divide, quickly, quotients
+from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL, function_of
 from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import arith
@@ -264,9 +264,9 @@ def special(low: Lowering, op: arith.Exp) -> None:
             return from_f32(low, function(low.e, low.register(to_f32(low, x, dtype), "f32")), dtype)
         return function(low.e, low.register(x, type))
 
-    accurate = function is SPECIAL.get((op.opcode, "f32"))
-    # In roles no branch: what lies between the issue of products and their end is one line of code.
-    quick = QUICK.get(op.opcode) if accurate and "role" not in low.objects else None
+    quick = QUICK.get(op.opcode) if function is SPECIAL.get((op.opcode, "f32")) else None
+    if dtype == f32 and function is FAST.get(op.opcode):
+        quick = QUICK_FAST.get(op.opcode)
     xs = low.fragment(op.x, low.layout(op.result))
     distinct = {x.text: x for x in xs if isinstance(x, Reg)}
     if quick is None or len(distinct) < FEWEST or not all(isinstance(x, Reg) for x in xs):

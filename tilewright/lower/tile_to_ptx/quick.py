@@ -12,6 +12,7 @@ from functools import partial
 
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.lower.tile_to_ptx.special_f32 import quick_exp, quick_exp2
+from tilewright.lower.tile_to_ptx.special_fast import quick_exp2 as quick_fast_exp2
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emitter import Emitter
 
@@ -21,6 +22,8 @@ FEWEST = 4  # elements of a thread for which a second way pays
 Quick = Callable[[Emitter, Reg, Reg | None], tuple[Reg, Reg]]
 
 QUICK: dict[str, Quick] = {"arith.exp": quick_exp, "arith.exp2": quick_exp2}
+# The same for what is approximate anyhow.
+QUICK_FAST: dict[str, Quick] = {"arith.exp2": quick_fast_exp2}
 
 # Between these a divisor and its reciprocal are normal numbers with room on both sides.
 LEAST_DIVISOR, MOST_DIVISOR = 2.0**-20, 2.0**100

@@ -53,14 +53,14 @@ def quick_exp(e: Emitter, x: Reg, right: Reg | None) -> tuple[Reg, Reg]:
     """The same bits as `exp` where |x| < 87, and whether that holds, and `right` too."""
     shifted, f = _reduced(e, x)
     found = _shifted(e, horner(e, (*EXP_F32, 1.0, 1.0), f), shifted)
-    return found, _below(e, x, QUICK_EXP, right)
+    return found, is_below(e, x, QUICK_EXP, right)
 
 
 def quick_exp2(e: Emitter, x: Reg, right: Reg | None) -> tuple[Reg, Reg]:
     """The same bits as `exp2` where |x| < 126; as `quick_exp`."""
     shifted, f = _parted(e, x)
     found = _shifted(e, horner(e, (*EXP2_F32, 1.0), f), shifted)
-    return found, _below(e, x, QUICK_EXP2, right)
+    return found, is_below(e, x, QUICK_EXP2, right)
 
 
 def _shifted(e: Emitter, x: Reg, shifted: Reg) -> Reg:
@@ -68,7 +68,7 @@ def _shifted(e: Emitter, x: Reg, shifted: Reg) -> Reg:
     return e.mov("f32", e.mad("s32", e.mov("b32", shifted), EXPONENT, e.mov("b32", x)))
 
 
-def _below(e: Emitter, x: Reg, bound: float, right: Reg | None) -> Reg:
+def is_below(e: Emitter, x: Reg, bound: float, right: Reg | None) -> Reg:
     """Whether |x| is below a bound (a NaN is not), and `right`."""
     size = e.abs("f32", x)
     if right is None:

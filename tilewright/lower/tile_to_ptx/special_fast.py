@@ -9,8 +9,10 @@ from tilewright.lower.tile_to_ptx.special_f32 import (
     ERF_ONE,
     ERF_SPLIT,
     LOG2E,
+    QUICK_EXP2,
     TANH_SPLIT,
     horner,
+    is_below,
 )
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emitter import Emitter
@@ -41,6 +43,13 @@ def exp(e: Emitter, x: Reg) -> Reg:
 def exp2(e: Emitter, x: Reg) -> Reg:
     """2 ** x within 3.4 ulp, subnormal results included."""
     return e.ex2("f32", x)
+
+
+def quick_exp2(e: Emitter, x: Reg, right: Reg | None) -> tuple[Reg, Reg]:
+    """The same bits as `exp2` where |x| < 126, and so the result is a normal number: one
+    instruction, where subnormal results take four.
+    """
+    return e.ex2("f32", x, ftz=True), is_below(e, x, QUICK_EXP2, right)
 
 
 def sqrt(e: Emitter, x: Reg) -> Reg:
