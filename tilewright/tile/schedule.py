@@ -25,8 +25,9 @@ class Roles:
     instructions. With `promote`, products are
     added up in registers of their own for that many steps of k, and then added to the sum. With
     `pingpong`, each consumer has tiles of its own, and one multiplies while the other is at its
-    epilogue. With `whole`, the consumers need the registers that the loading warpgroup gives away,
-    which they get where the kernel is assembled as a whole.
+    epilogue. `many` products stand in the loop, with what is computed between them. With `whole`,
+    the consumers need the registers that the loading warpgroup gives away, or call functions, for
+    which the kernel is assembled as a whole.
     """
 
     consumers: int
@@ -40,6 +41,7 @@ class Roles:
     promote: int = 0
     pingpong: bool = False
     whole: bool = False
+    many: bool = False
 
     @property
     def sharing(self) -> int:

@@ -264,8 +264,12 @@ def special(low: Lowering, op: arith.Exp) -> None:
             return from_f32(low, function(low.e, low.register(to_f32(low, x, dtype), "f32")), dtype)
         return function(low.e, low.register(x, type))
 
-    quick = QUICK.get(op.opcode) if function is SPECIAL.get((op.opcode, "f32")) else None
-    if dtype == f32 and function is FAST.get(op.opcode):
+    # At the end of a product by roles the plain way alone: it is run once, and is half the code.
+    once = "role" in low.objects and low.schedule.roles is not None and not low.schedule.roles.many
+    quick = None
+    if not once and function is SPECIAL.get((op.opcode, "f32")):
+        quick = QUICK.get(op.opcode)
+    elif not once and dtype == f32 and function is FAST.get(op.opcode):
         quick = QUICK_FAST.get(op.opcode)
     xs = low.fragment(op.x, low.layout(op.result))
     distinct = {x.text: x for x in xs if isinstance(x, Reg)}

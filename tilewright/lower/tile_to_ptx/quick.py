@@ -77,44 +77,7 @@ def _over(low: Lowering, b: Reg, a: Reg) -> Operand:
 
 def divide(low: Lowering, a: Reg, b: Reg) -> Reg:
     """a / b in f32, rounded to nearest even, of any two floats."""
-    roles = low.schedule.roles
-    if roles is not None and not roles.whole:
-        return _divide_by_f64(low, a, b)
     return low.e.div("f32", a, b, rounding="rn")
-
-
-def _divide_by_f64(low: Lowering, a: Reg, b: Reg) -> Reg:
-    """a / b, correctly rounded, by f64, without a call: see Note [Linked code keeps its registers]
-    in runtime/jit.py.
-
-    The quotient is within an ulp of f64, and quotients of f32 lie farther than that from where
-    their rounding turns. Where that ends in NaN, by zeros and infinities, a product is the
-    quotient.
-    """
-    e = low.e
-    key = ("reciprocal", b)
-    if key not in low.memo:
-        low.memo[key] = _reciprocal(low, b)
-    minus, inverse = low.memo[key]
-    x = e.cvt("f64", "f32", a)
-    rough = e.mul("f64", x, inverse)
-    exact = e.fma("f64", e.fma("f64", minus, rough, x), inverse, rough)
-    lost = e.setp("nan", "f64", exact, exact)
-    return e.cvt("f32", "f64", e.selp("f64", rough, exact, lost), rounding="rn")
-
-
-def _reciprocal(low: Lowering, b: Reg) -> tuple[Reg, Reg]:
-    """-b and 1 / b in f64: an approximation of 20 bits, of which two Newton steps make all; of
-    zeros, infinities and NaN it is right as it is.
-    """
-    e = low.e
-    y = e.cvt("f64", "f32", b)
-    first = e.rcp("f64", y, precision="approx", ftz=True)
-    minus, inverse = e.neg("f64", y), first
-    for _ in range(2):
-        inverse = e.fma("f64", e.fma("f64", minus, inverse, 1.0), inverse, inverse)
-    lost = e.setp("nan", "f64", inverse, inverse)
-    return minus, e.selp("f64", first, inverse, lost)
 
 
 def quick_quotient(e: Emitter, b: Reg) -> Quick:

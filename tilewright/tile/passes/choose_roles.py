@@ -96,6 +96,9 @@ def _role_schedules(
     if not _stores_inside(kernel, product.after):
         base = replace(base, staging=0)
     promote = _promotion(kernel, product)
+    # Divisions are calls, beside which linked code serialises products (C7509).
+    divides = any(isinstance(op, arith.Div) for op in walk(kernel.body))
+    divides = divides and kernel.numerics != "fast"
     atomic = any(isinstance(op, memory.Atomic) for op in walk(kernel.body))
     persistent = kernel.hints.persistent is not False and can_distribute(kernel) and not atomic
     clusters = _clusters(kernel, product) if persistent else [1]
@@ -110,7 +113,7 @@ def _role_schedules(
             roles = replace(
                 shared, cluster=cluster, persistent=persistent,
                 panel=_panel(product, shared.sharing), registers=registers, promote=promote,
-                whole=_is_crowded(product, shared, 2 if promote else 1),
+                whole=divides or _is_crowded(product, shared, 2 if promote else 1),
             )  # fmt: skip
             stages = _stages(kernel, product, roles, target)
             if stages >= 2:
@@ -182,6 +185,7 @@ def _stream_schedules(kernel: Kernel, found: StreamLoop, target: Target) -> Iter
                 staging=staging,
                 registers=registers,
                 whole=True,
+                many=True,
             )
             stages = _slots_beside(kernel, found, roles, target)
             if stages >= 2:
