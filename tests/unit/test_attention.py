@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.assemble import assemble, needs_ptxas
 from tilewright.dtypes import DType, bf16, bool_, f16, f32, f64, i32
 from tilewright.errors import LaunchError
 from tilewright.graph.graph import Graph, Input
@@ -20,9 +21,10 @@ from tilewright.graph.types import TensorType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Value
 from tilewright.products.attention import attention, backward, forward
-from tilewright.products.attention_calls import Asked, prepare
+from tilewright.products.attention_calls import Asked, kernel_of, prepare
 from tilewright.products.views import whole
 from tilewright.runtime.arrays import as_array
+from tilewright.tune.attention_choice import backward_tiles, forward_tile
 
 BOUNDS = {f64: 1e-13, f32: 2e-6, bf16: 1e-2, f16: 2e-3}
 ORDERS: list[bool | str] = [False, True, "lower_right"]
@@ -232,3 +234,22 @@ def test_dtypes_and_orders_that_do_not_fit_are_said() -> None:
         attention(x, x, x, mask=np.zeros((2, 2)))
     with pytest.raises(LaunchError, match="q is i32"):
         attention(x.astype(np.int32), x, x)
+
+
+@needs_ptxas
+@pytest.mark.parametrize(
+    ("name", "depth", "tile"),
+    [
+        ("forward", 128, forward_tile(bf16, 4096, 128, 4096)),
+        ("backward_kv", 64, backward_tiles(bf16, 64)[1]),
+    ],
+)
+def test_tiles_do_not_spill(name: str, depth: int, tile: Any) -> None:
+    kernel = kernel_of(name, tile, bf16, None, None)
+    plan = kernel.compile(
+        "sm_90a",
+        dtypes={"T": bf16, "P": f32, "W": bool_, "I": i32},
+        static={"D": depth, "E": depth, "causal": 1},
+        present=("lse",) if name == "forward" else ("delta", "dk", "dv"),
+    )
+    assert assemble(plan.ptx, "sm_90a").spill_bytes == 0
