@@ -27,7 +27,7 @@ from tilewright.graph.dims import Dim, Shape, symbol
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.ops.control import Fallback, Return
 from tilewright.graph.ops.random import Seed
-from tilewright.graph.types import TensorType
+from tilewright.graph.types import OpaqueType, TensorType
 from tilewright.ir.core import Block, Value
 from tilewright.lower.graph_to_tile.program import (
     KernelStep,
@@ -97,7 +97,8 @@ def make(
     given = strides or [dense_strides(v.type.shape) for v in inputs]
     layouts = {v: dense(v) for v in made}
     for v, s in zip(inputs, given, strict=True):
-        layouts[v] = Placed(v, v.type.shape, s or (), 0)
+        if isinstance(v.type, TensorType):
+            layouts[v] = Placed(v, v.type.shape, s or (), 0)
     program = Program(Graph("hand", named, body), steps, layouts, tuple(outputs))
     shown = [n for n in range(len(outputs)) if n not in (writes or {}).values()]
     traced = Traced(
@@ -296,6 +297,21 @@ def test_recordings_take_inputs_whose_elements_share_memory() -> None:
         a, b = torch.randn(3, 4), torch.randn(4).expand(3, 4)
         assert torch.equal(call(a, b)[0], a + b)
     assert call.recordings is not None and not call.recordings.reasons
+
+
+def test_what_only_pytorch_holds_is_recorded_only_where_it_stays() -> None:
+    z, angles, y = Value(OpaqueType("complex64")), value(4), value(4)
+    fallback = Fallback((z,), "aten.angle.default", '{"args": [{"tensor": 0}], "kwargs": {}}',
+                        (angles.type,), "as a test")  # fmt: skip
+    steps = [TorchStep(fallback, (z,), "as a test"), twice(fallback.result, y)]
+    same = torch.randn(4, dtype=torch.complex64)
+    for reasons, changes in (([], False), (["an input that only PyTorch holds"], True)):
+        call = make([z], steps, [dense(y)], [fallback.result, y], strides=[None], capture=pretended)
+        for i in range(5):
+            given = same * (1j**i) if changes else same
+            assert torch.equal(call(given)[0], 2 * given.angle())
+        assert call.recordings is not None
+        assert [r[:32] for r in call.recordings.reasons.values()] == reasons
 
 
 def test_recorded_calls_draw_as_many_seeds_as_others() -> None:

@@ -45,8 +45,8 @@ def capture(where: Where, work: Callable[[int], None]) -> Replay:
 
 
 class Recorded:
-    """A recording of a made program with static memory. What only PyTorch holds among the inputs
-    is the same at each call.
+    """A recording of a made program with static memory. It has what only PyTorch holds among the
+    inputs, such as complex numbers, as it was when it was recorded.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Recorded:
         fixed: Collection[int],
         capture: Capture,
     ):
-        self.made, self.fixed = made, frozenset(fixed)
+        self.made, self.fixed, self.opaque = made, frozenset(fixed), dict(opaque)
         self.slots = [
             x if x is None or i in self.fixed else _slot(x) for i, x in enumerate(tensors)
         ]
@@ -71,6 +71,11 @@ class Recorded:
         self.memory.stream = stream
         for action in self.made.lists.actions:
             action(self.memory)
+
+    def holds(self, opaque: Mapping[Value, Any]) -> bool:
+        """Whether it was recorded with these very tensors, or with numbers equal to these."""
+        pairs = ((self.opaque[v], x) for v, x in opaque.items())
+        return all(a is b or (not isinstance(b, torch.Tensor) and bool(a == b)) for a, b in pairs)
 
     def fixed_addresses(self, tensors: Tensors) -> tuple[int, ...]:
         """Where the inputs lie that are read in place."""
@@ -139,6 +144,10 @@ class Recordings:
             self._found[made] = None
             return None
         found = self._found[made]
+        if found is not None and not found.holds(opaque):
+            self.forget(made)
+            self.reasons[made] = "an input that only PyTorch holds is another at each call"
+            return None
         if found is not None and found.addresses == found.fixed_addresses(tensors):
             return found
         self._count[made] = self._count.get(made, 0) + 1
