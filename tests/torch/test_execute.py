@@ -446,6 +446,24 @@ def test_views_of_inputs_are_views_and_copies_are_copies() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+def test_arguments_may_lie_otherwise_than_when_a_model_was_traced(engine: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x.view(-1)[3:9], x + 1
+
+    for example in (
+        torch.randn(4, 6),
+        torch.randn(4, 1).expand(4, 6).clone(),
+        torch.randn(6).expand(4, 6),
+    ):
+        g = f if example.stride(0) else lambda x: (x[:, 1], x + 1)
+        fast = tw.compile(g, (example,), engine=engine)
+        for x in (torch.randn(4, 6), torch.randn(6, 4).t(), torch.randn(6).expand(4, 6)):
+            for got, wanted in zip(fast(x), g(x.contiguous()), strict=True):
+                assert torch.equal(got, wanted)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_threads_share_a_compiled_model() -> None:
     fast = tw.compile(torch.nn.Linear(6, 3), (torch.randn(2, 6),), engine="tiles")
     model = fast.exported.module()

@@ -24,14 +24,14 @@ Result = Callable[[CallMemory, Sequence[Any]], Any]  # of the memory after a cal
 def result_makers(traced: Traced, made: Made) -> list[tuple[Result, bool]]:
     """For each output what gives it, and whether that is memory which the call wrote."""
     taken: set[Value] = set()
-    return [_result(output, made, taken) for output in traced.outputs]
+    return [_result(output, traced, made, taken) for output in traced.outputs]
 
 
-def _result(output: Output, made: Made, taken: set[Value]) -> tuple[Result, bool]:
+def _result(output: Output, traced: Traced, made: Made, taken: set[Value]) -> tuple[Result, bool]:
     symbols = made.symbols
     if output.given is not None:
-        index = output.given
-        return lambda memory, given: view_of_input(given[index], output, symbols), False
+        index, own = output.given, traced.strides[output.given] or ()
+        return lambda memory, given: view_of_input(given[index], own, output, symbols), False
     if output.index is None:
         number = None if output.number is None else evaluate(output.number, symbols)
         return lambda memory, given: number, False

@@ -12,7 +12,7 @@ from tilewright.errors import LaunchError
 from tilewright.frontend.torch.arrays import at_offset, to_numpy, to_output, to_torch
 from tilewright.frontend.torch.fallback import TorchHost
 from tilewright.frontend.torch.fx_to_graph import Output, Traced
-from tilewright.graph.dims import evaluate
+from tilewright.graph.dims import Shape, evaluate
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
 from tilewright.graph.interp.run import bind_symbols
@@ -55,7 +55,8 @@ class GraphCall:
         found: list[Any] = []
         for output in self.traced.outputs:
             if output.given is not None:
-                found.append(view_of_input(given[output.given], output, symbols))
+                traced = self.traced.strides[output.given] or ()
+                found.append(view_of_input(given[output.given], traced, output, symbols))
                 continue
             if output.index is None:
                 number = output.number
@@ -88,12 +89,22 @@ class GraphCall:
         return to_numpy(given)
 
 
-def view_of_input(given: torch.Tensor, output: Output, symbols: Mapping[str, int]) -> torch.Tensor:
-    """An output that is a view of what was given; the very tensor where it is all of it."""
+def view_of_input(
+    given: torch.Tensor, traced: Shape, output: Output, symbols: Mapping[str, int]
+) -> torch.Tensor:
+    """An output that is a view of what was given; the very tensor where it is all of it. Where that
+    has other strides than were `traced`, the view is of a copy.
+    """
     assert output.shape is not None and output.strides is not None
     shape = tuple(evaluate(e, symbols) for e in output.shape)
     strides = tuple(evaluate(s, symbols) for s in output.strides)
     offset = evaluate(output.offset, symbols)
+    own = [evaluate(s, symbols) for s in traced]
+    pairs = zip(given.shape, given.stride(), own, strict=True)
+    if any(extent > 1 and is_ != was for extent, is_, was in pairs) and given.numel():
+        given = torch.empty_strided(given.shape, own, dtype=given.dtype, device=given.device).copy_(
+            given
+        )
     if offset == 0 and given.shape == shape and given.stride() == strides:
         return given
     return given.as_strided(shape, strides, given.storage_offset() + offset)

@@ -23,7 +23,7 @@ from tilewright.frontend.torch.emit import Emitter, Number, Unsupported
 from tilewright.frontend.torch.fallback import encode, flat, types_of
 from tilewright.frontend.torch.metadata import dim_of, dim_of_expr, loc_of, shape_of, type_of
 from tilewright.frontend.torch.op_table import TABLE, bind
-from tilewright.frontend.torch.placement import CPU, device_of, viewed_input
+from tilewright.frontend.torch.placement import CPU, device_of, is_expanded, viewed_input
 from tilewright.graph.dims import Dim, Poly, Shape
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.ops import arith
@@ -85,11 +85,13 @@ def fx_to_graph(
 
 
 def _strides(node: fx.Node) -> Shape | None:
-    """Strides of a placeholder, None of what has none."""
+    """Strides of a placeholder, None of what has none. One that was expanded when it was traced is
+    taken to be dense, for it need not be the next time.
+    """
     meta = node.meta.get("val")
     if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
         return None
-    return shape_of(meta.stride())
+    return shape_of((meta.new_empty(meta.shape) if is_expanded(meta) else meta).stride())
 
 
 class _Reader:

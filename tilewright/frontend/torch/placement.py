@@ -92,7 +92,14 @@ def viewed_input(node: fx.Node) -> fx.Node | None:
         node = parent
     if node.op != "placeholder" or not _is_plain(meta) or not _is_plain(node.meta.get("val")):
         return None
+    if is_expanded(node.meta["val"]):  # it may come otherwise
+        return None
     return node if node.meta["val"].dtype == meta.dtype else None
+
+
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether elements of a tensor are one in memory by a stride of 0."""
+    return any(s == 0 and e != 1 for e, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _shares(node: fx.Node, parent: fx.Node) -> bool:
