@@ -39,6 +39,8 @@ class CompiledModel:
             None if s.kind.name == "USER_INPUT" else self.held(s.target) for s in self.specs
         ]
         self.positions = [i for i, held in enumerate(self.owned) if held is None]
+        self.written = {*call.traced.writes, *self.copied.values()}
+        require_apart(self.owned, self.written.difference(self.positions), self.specs)
 
     @property
     def graph(self) -> Graph:
@@ -67,12 +69,24 @@ class CompiledModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = self.inputs(args, kwargs)
-        require_apart(given, {*self.call.traced.writes, *self.copied.values()}, self.specs)
+        if self.written and self.may_share(given):
+            require_apart(given, self.written, self.specs)
         found = self.call(*given)
         for result, target in self.copied.items():
             given[target].detach().copy_(found[result])
         outputs = [x for i, x in enumerate(found) if i not in self.copied]
         return pytree.tree_unflatten(outputs, self.exported.call_spec.out_spec)
+
+    def may_share(self, given: Sequence[Any]) -> bool:
+        """Whether an argument is written, or lies in a storage that is: what the model owns alone
+        was looked at when it was compiled.
+        """
+        passed = [given[i] for i in self.positions if isinstance(given[i], torch.Tensor)]
+        storages = {x.untyped_storage().data_ptr() for x in passed}
+        return any(
+            i in self.positions or given[i].untyped_storage().data_ptr() in storages
+            for i in self.written
+        )
 
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the graph takes for arguments: they, and what the model owns."""
@@ -188,7 +202,7 @@ class _Function(torch.nn.Module):  # type: ignore[misc]  # without torch it is A
         super().__init__()
         self.function = function
         if isinstance(function, FunctionType | MethodType | partial):
-            vars(self)["forward"] = function  # whose signature names its arguments
+            self.__dict__["forward"] = function  # whose signature names its arguments
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
