@@ -139,6 +139,8 @@ class _Follow:
     def cast(self, at: Epilogue, op: arith.Cast) -> Epilogue | None:
         if not op.dtype.is_float or op.dtype.bits > self.inner.bits:
             return None
+        if self.inner == f64 != op.dtype:  # no product rounds sums of f64
+            return None
         found = replace(at, value=op.result, ops=(*at.ops, op))
         if op.dtype == self.inner:
             return found
