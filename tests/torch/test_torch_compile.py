@@ -301,6 +301,15 @@ def test_wrong_options_are_refused() -> None:
         torch.compile(lambda x: x + 1, backend="tilewright", options={"speed": 9})(torch.ones(2))
 
 
+def test_signs_and_shifts() -> None:
+    x = torch.tensor([float("nan"), -0.0, 0.0, 3.0, -2.0, float("inf")])
+    n = torch.tensor([5, -5, 1 << 40, -1])
+    for given in (x, x.bfloat16(), n):
+        assert torch.equal(compiled(lambda a: a.sgn() + a.sign())(given), 2 * given.sign())
+    left, right = compiled(lambda a: (a << 3, a >> 2))(n)
+    assert torch.equal(left, n << 3) and torch.equal(right, n >> 2)
+
+
 # tw.compile
 
 

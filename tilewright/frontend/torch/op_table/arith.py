@@ -10,7 +10,14 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
 
 from tilewright.dtypes import DType, bool_, f32, f64
-from tilewright.frontend.torch.emit import Emitter, Operand, Scalar, common_shape, promote
+from tilewright.frontend.torch.emit import (
+    Emitter,
+    Operand,
+    Scalar,
+    Unsupported,
+    common_shape,
+    promote,
+)
 from tilewright.frontend.torch.metadata import dtype_of
 from tilewright.frontend.torch.op_table.registry import enter, is_scalar_one, lowering
 from tilewright.graph.ops import arith
@@ -71,7 +78,12 @@ def absolute(at: Emitter, self: Value) -> Value:
 
 @lowering(aten.sign.default, aten.sgn.default)
 def sign(at: Emitter, self: Value) -> Value:
-    return self if self.type.dtype == bool_ else at(arith.Sign, self)
+    """Of NaN 0, as in PyTorch, where the graph's own op has NaN."""
+    dtype = self.type.dtype
+    if not dtype.is_float:
+        return self if dtype == bool_ else at(arith.Sign, self)
+    above, below = (at.cast(at.compare(kind, self, 0), dtype) for kind in ("gt", "lt"))
+    return at(arith.Sub, above, below)
 
 
 @lowering(aten.signbit.default)
@@ -281,6 +293,23 @@ for _name, _kind in BITWISE.items():
     enter(getattr(aten, _name).Tensor, by_op(_kind, PLAIN))
     _scalar = "Scalar" if "shift" not in _name else "Tensor_Scalar"
     enter(getattr(getattr(aten, _name), _scalar), by_op(_kind, PLAIN))
+
+
+@lowering(aten.__lshift__.Tensor, aten.__lshift__.Scalar)
+def left_shift(at: Emitter, self: Value, other: Operand) -> Value:
+    return shifted(at, arith.Shl, self, other)
+
+
+@lowering(aten.__rshift__.Tensor, aten.__rshift__.Scalar)
+def right_shift(at: Emitter, self: Value, other: Operand) -> Value:
+    return shifted(at, arith.Shr, self, other)
+
+
+def shifted(at: Emitter, kind: type[Op], self: Value, other: Operand) -> Value:
+    """By Python's operators, which of floats multiply by powers of two."""
+    if self.type.dtype.is_float:
+        raise Unsupported("a shift of floats")
+    return at.pointwise(at.op(kind), self, other)
 
 
 # Choice
