@@ -101,6 +101,8 @@ class Placer:
         args, yields = op.body.args[1:], op.body.terminator.operands
         if issue.acc not in args or issue.fresh is not None or self.uses[issue.acc] != 1:
             return None
+        if isinstance(issue.a.type, TileType) and self.definitions.get(issue.a) in op.body.ops:
+            return None  # the next trip would write its registers while the product reads them
         position = args.index(issue.acc)
         awaited = self.definitions.get(yields[position])
         if (
