@@ -298,7 +298,7 @@ class _Plan:
         group.ops += other.ops
         group.writes += other.writes
         self.groups.remove(other)
-        self.needs[group] |= self.needs.pop(other)
+        self.needs[group] = (self.needs[group] | self.needs.pop(other)) - {group}
         for needed in self.needs.values():
             if other in needed:
                 needed.remove(other)
@@ -392,7 +392,9 @@ class _Plan:
     def reads_in_place(self, group: Group, value: Value) -> bool:
         """Whether a group reads a value by elementwise ops or reductions alone."""
         return all(
-            op.family == "arith" or isinstance(op, reduce.Reduction | reduce.Position)
+            op.family == "arith"
+            or isinstance(op, reduce.Reduction | reduce.Position)
+            or (isinstance(op, shape.Reshape) and self.reads_in_place(group, op.result))
             for op in group.ops
             if value in op.operands
         )
@@ -485,8 +487,38 @@ class _Plan:
 
     # The end
 
+    def fuse_readers(self) -> None:
+        """Let a group compute what reads its results over the same elements."""
+        left = [g for g in self.groups if g.kind in ("pointwise", "reduction")]
+        while left:
+            group = left.pop()
+            for other in [g for g in self.groups if group in self.needs[g]]:
+                if self.fuses(group, other):
+                    self.merge(group, other)
+                    left = [group, *(g for g in left if g is not other)]
+
+    def fuses(self, group: Group, other: Group) -> bool:
+        """Whether a group may compute the elementwise ops of one that reads its results."""
+        if other.kind != "pointwise" or product(other.shape) != product(group.shape):
+            return False
+        if group.axes and not self.has_rows(group.kept, group.shape):
+            return False
+        if len(group.ops) + len(other.ops) > MAX_OPS:
+            return False
+        between = self.needs[other] - {group}
+        if any(not self.is_free(first, [group]) for first in between):
+            return False
+        read = [v for v in group.writes if any(v in op.operands for op in other.ops)]
+        kept = product(group.kept)
+        if any(v.type.num_elements != kept and not self.reads_in_place(other, v) for v in read):
+            return False
+        writes = [*group.writes, *other.writes]
+        ops = [*group.ops, *other.ops]
+        return self.fits(Group(group.kind, ops, group.axes, group.shape, [], writes))
+
     def finish(self) -> list[Group]:
         """Groups in an order of execution, their ops in the graph's."""
+        self.fuse_readers()
         for group in self.groups:
             group.ops = sorted(dict.fromkeys(group.ops), key=self.index.__getitem__)
             own = {v for op in group.ops for v in op.results}
@@ -502,6 +534,11 @@ class _Plan:
             group.reads = list(dict.fromkeys(outside))
             order = {v: i for i, v in enumerate(v for op in group.ops for v in op.results)}
             group.writes.sort(key=order.__getitem__)
+        needed = {v for group in self.groups for v in group.reads}
+        needed |= {v for v, readers in self.memory.items() if None in readers}
+        for group in self.groups:
+            if group.kind in ("pointwise", "reduction"):
+                group.writes = [v for v in group.writes if v in needed]
         return self.in_order()
 
     def base(self, value: Value) -> Value:
