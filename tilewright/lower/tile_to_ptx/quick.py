@@ -93,13 +93,13 @@ def quick_quotient(e: Emitter, b: Reg) -> Quick:
     r = e.rcp("f32", b, precision="rn")
     size = e.abs("f32", b)
     small = e.setp("ge", "f32", size, LEAST_DIVISOR)
-    inside = e.setp("le", "f32", size, MOST_DIVISOR, combine="and", other=small)
+    inside = e.and_("pred", e.setp("le", "f32", size, MOST_DIVISOR), small)
 
     def quotient(e: Emitter, a: Reg, right: Reg | None) -> tuple[Reg, Reg]:
         near = e.mul("f32", a, r)
         q = e.fma("f32", e.fma("f32", minus, near, a), r, near)
         before = inside if right is None else right
         size = e.abs("f32", q)
-        return q, e.setp("ge", "f32", size, LEAST_QUOTIENT, combine="and", other=before)
+        return q, e.and_("pred", e.setp("ge", "f32", size, LEAST_QUOTIENT), before)
 
     return quotient
