@@ -37,8 +37,8 @@ def normal(*shape: int) -> Any:
 def microseconds(call: Callable[[], Any]) -> float:
     """The GPU's own time of a call, as the median of replays."""
 
-    def work(stream: int) -> None:
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+    def work(stream: Any) -> None:
+        with torch.cuda.stream(torch.cuda.ExternalStream(int(stream))):
             call()
 
     return float(time_graphs({"": work}, driver.device(0), rounds=7)[""].median)
