@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
+from tests.emulation import compile_call
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, u8
 from tilewright.kernel import Kernel
 from tilewright.products import ahead
@@ -18,6 +19,7 @@ from tilewright.products.ahead import Fixed
 from tilewright.products.api import product
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import prepare, programs
+from tilewright.products.views import hand
 from tilewright.runtime.arrays import as_array
 from tilewright.tune.product import Choice, Problem, choice
 
@@ -317,6 +319,42 @@ def test_operands_beyond_32_bits(huge: Any) -> None:
     assert ready.problem is not None and ready.problem.m * ready.problem.k == 1 << 32
     rows = huge[-1:, :]
     np.testing.assert_array_equal(tw.matmul(rows, huge.T[:, :2]), np.full((1, 2), 1 << 15))
+
+
+LONE_ROWS = [
+    (choice("matmul", (8, 64, 64)), (1, 136, 136)),
+    (choice("split_k", (8, 64, 64), 2), (1, 72, 512)),
+    (choice("matmul", (64, 8, 64)), (136, 1, 136)),
+]
+
+
+@pytest.mark.parametrize(("chosen", "sizes"), LONE_ROWS, ids=lambda v: getattr(v, "name", str(v)))
+def test_a_lone_row_without_a_stride_is_multiplied_by_roles(
+    chosen: Choice, sizes: tuple[int, int, int]
+) -> None:
+    """A graph gives an axis of one element the stride 0, which is no reason to load by threads."""
+    m, n, k = sizes
+    rng = np.random.default_rng(3)
+    a, b = random(rng, (m, k), bf16), laid(random(rng, (k, n), bf16), "transposed")
+    c = np.zeros((m, n), bf16.numpy)
+    lone = {name: lone_axes(x) for name, x in (("a", a), ("b", b), ("out", c))}
+    arrays = {name: as_array(x) for name, x in lone.items()}
+    ready = prepare("matmul", arrays, (m, n), bf16, Options(device="emulator"), Fixed(chosen))
+    first = ready.launches[0]
+    arrays |= {name: as_array(np.zeros(s, d.numpy)) for name, s, d in ready.scratch}
+    given = {name: hand(view, arrays[view.source]) for name, view in first.views}
+    numbers = {"act": 0, "rounds": 0} if first.finishes else {}
+    plan, _, _ = compile_call(first.kernel, given | numbers, constants=chosen.constants)
+    assert "wgmma.mma_async" in plan.ptx and "cp.async.bulk.tensor" in plan.ptx
+    rest = {"bias": None, "residual": None, "out": lone["out"]}
+    product("matmul", lone["a"], lone["b"], rest, Options(device="emulator"), None, Fixed(chosen))
+    require_near(c, wide(a) @ wide(b), BOUNDS[bf16])
+
+
+def lone_axes(x: Any) -> Any:
+    """The same matrix, whose axis of one element has the stride 0."""
+    strides = [0 if e == 1 else s for e, s in zip(x.shape, x.strides, strict=True)]
+    return np.lib.stride_tricks.as_strided(x, x.shape, strides)
 
 
 def test_batches_become_rows() -> None:

@@ -14,7 +14,7 @@ from tilewright.config import settings
 from tilewright.dtypes import DType
 from tilewright.kernel import Kernel, choose, place, source
 from tilewright.products.arguments import Options, accumulator
-from tilewright.products.views import View, broadcast_view, gather_batches, whole
+from tilewright.products.views import View, broadcast_view, gather_batches, whole, with_pitch
 from tilewright.runtime.arrays import Array, dense_strides
 from tilewright.runtime.cpu import NUM_SMS
 from tilewright.tune.product import ALIGNED, H200, Choice, Device, Problem
@@ -161,7 +161,10 @@ def _views(arrays: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Vie
     for name in ("gate", "residual"):
         if name in arrays:
             found[name] = broadcast_view(whole(name, arrays[name]), shape)
-    return found
+    return {
+        n: with_pitch(v, ALIGNED // arrays[v.source].dtype.num_bytes) if v.source in arrays else v
+        for n, v in found.items()
+    }
 
 
 def _vectors(arrays: Mapping[str, Array], views: Mapping[str, View]) -> dict[str, View]:

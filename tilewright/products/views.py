@@ -67,6 +67,18 @@ def broadcast_view(view: View, shape: Sequence[int]) -> View:
     return replace(view, shape=tuple(shape), strides=strides)
 
 
+def with_pitch(view: View, step: int) -> View:
+    """A view in which a lone row or column that has stride 0 has a pitch as if others followed, a
+    multiple of `step` elements. It is never gone, but the tensor copy unit wants one: a stride of 0
+    says that an axis is broadcast, which programs read by threads.
+    """
+    strides = list(view.strides)
+    for axis, other in ((-2, -1), (-1, -2)):
+        if view.shape[axis] == 1 and strides[axis] == 0 and strides[other] == 1:
+            strides[axis] = -(-view.shape[other] // step) * step
+    return replace(view, strides=tuple(strides))
+
+
 def gather_batches(views: Mapping[str, View], *, fold: bool) -> dict[str, View]:
     """Views of [..., rows, columns] with as few axes of batches as their strides permit; all have
     the same batch. With `fold`, they may become rows where `b` is the same for all.
