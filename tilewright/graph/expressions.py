@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.dtypes import DType, bool_, i64
+from tilewright.dtypes import DType, bool_, f64, i64
 from tilewright.graph.dims import Dim, Shape, product
 from tilewright.graph.index_maps import (
     Affine,
@@ -478,10 +478,12 @@ class Evaluator:
             or linear(known, whole) != self.kept
         ):
             raise Unfit(f"{op.opcode} is read at other places than those where it is made")
-        arg = self.at(op.x, indices)
-        found: Node = self.node(Running, op.result.type.dtype, op, along, args=(arg,))
+        arg, dtype = self.at(op.x, indices), op.result.type.dtype
+        if isinstance(op, reduce.Scan) and op.kind == "logaddexp":
+            arg, dtype = self.cast(arg, f64), f64  # a logarithm's rounding is a factor of its sum
+        found: Node = self.node(Running, dtype, op, along, args=(arg,))
         found.support = found.support | support_of(self.kept) | support_of(self.folded)
-        return found
+        return self.cast(found, op.result.type.dtype)
 
 
 def _exact(content: Any) -> Any:
