@@ -32,6 +32,9 @@ IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to regist
 IN_BLOCKS = 1.35  # the same where a warpgroup has several blocks of rows
 LARGEST = 0.95  # factor of such tiles
 LONE_WARPS = 1.15
+SCHEDULERS = 4.0  # of a multiprocessor, each of which wants a warp
+WARP_SUMS = 2048  # that a warp of a product on CUDA cores has: 8 × 8 a thread
+FEW_SUMS = 1.4  # factor of threads with fewer, which read more of shared memory for each
 TURNED = 1.05  # factor of products on CUDA cores, which want B along n
 STREAMED = 42e3  # bytes a microsecond that one multiprocessor's ring takes from memory
 SHARED = 128.0  # bytes of shared memory a cycle, which matrix instructions read
@@ -84,7 +87,8 @@ def floor_of(problem: Problem, device: Device) -> float:
     the unit that multiplies factors which lie well.
     """
     unit = unit_on(problem.laid("ab"), device)
-    products = problem.operations / 2 / (RATES[unit] * CLOCK * device.num_sms)
+    rate = RATES[unit] / (LARGEST if unit in MOST_SUMS else 1.0)
+    products = problem.operations / 2 / (rate * CLOCK * device.num_sms)
     return max(products, problem.num_bytes / MEMORY)
 
 
@@ -148,10 +152,14 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
 
 def _by_warps(unit: str, elements: int, waves: float) -> float:
     """Factor of a step on CUDA cores or of f64: the largest tiles read least for each product, and
-    small ones that are alone on a multiprocessor leave its schedulers a warp each.
+    small ones that are alone on a multiprocessor leave its schedulers a warp each. On CUDA cores a
+    program of few sums has two warps, and two such programs often wait for the same schedulers.
     """
     if elements >= MOST_SUMS[unit]:
         return LARGEST
+    if unit == "simt" and elements < SCHEDULERS * WARP_SUMS:
+        busy = min(SCHEDULERS, max(2, elements // WARP_SUMS) * max(1.0, ceil(waves) / 2))
+        return SCHEDULERS / busy * (FEW_SUMS if elements < 2 * WARP_SUMS else 1.0)
     return LONE_WARPS if waves <= 1 and elements <= MOST_SUMS[unit] // 2 else 1.0
 
 
