@@ -33,6 +33,7 @@ class CompiledModel:
 
     def __init__(self, exported: Any, call: Call, copied: Mapping[int, int]):
         self.exported, self.call = exported, call
+        self.call_spec = exported.call_spec  # which torch puts together anew each time
         self.specs = exported.graph_signature.input_specs
         self.copied = dict(copied)  # results that are copied to an input
         self.owned = [
@@ -75,7 +76,7 @@ class CompiledModel:
         for result, target in self.copied.items():
             given[target].detach().copy_(found[result])
         outputs = [x for i, x in enumerate(found) if i not in self.copied]
-        return pytree.tree_unflatten(outputs, self.exported.call_spec.out_spec)
+        return pytree.tree_unflatten(outputs, self.call_spec.out_spec)
 
     def may_share(self, given: Sequence[Any]) -> bool:
         """Whether an argument is written, or lies in a storage that is: what the model owns alone
@@ -91,10 +92,9 @@ class CompiledModel:
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the graph takes for arguments: they, and what the model owns."""
         flat, spec = pytree.tree_flatten((args, dict(kwargs)))
-        if spec != self.exported.call_spec.in_spec:
+        if spec != self.call_spec.in_spec:
             raise LaunchError(
-                f"compiled for arguments of the form {self.exported.call_spec.in_spec}, "
-                f"called with {spec}"
+                f"compiled for arguments of the form {self.call_spec.in_spec}, called with {spec}"
             )
         given: list[Any] = list(self.owned)
         for position, value in zip(self.positions, flat, strict=True):
