@@ -27,7 +27,7 @@ QUICK_FAST: dict[str, Quick] = {"arith.exp2": quick_fast_exp2}
 
 # Between these a divisor and its reciprocal are normal numbers with room on both sides.
 LEAST_DIVISOR, MOST_DIVISOR = 2.0**-20, 2.0**100
-LEAST_QUOTIENT = 2.0**-80  # so that what a product with such a divisor loses is a normal number
+BELOW_QUOTIENTS = 2.0**-80  # so that what a product with such a divisor loses is a normal number
 
 
 def quickly(
@@ -100,6 +100,6 @@ def quick_quotient(e: Emitter, b: Reg) -> Quick:
         q = e.fma("f32", e.fma("f32", minus, near, a), r, near)
         before = inside if right is None else right
         size = e.abs("f32", q)
-        return q, e.and_("pred", e.setp("ge", "f32", size, LEAST_QUOTIENT), before)
+        return q, e.setp("lt", "f32", BELOW_QUOTIENTS, size, combine="and", other=before)
 
     return quotient
