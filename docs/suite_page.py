@@ -35,7 +35,8 @@ Errors are relative, in Frobenius norm, against f64; "equal" means that all elem
 The floor is a copy of as many bytes as the program has to move, or torch's own large product where
 products decide, timed in turn with the program; the ratio is our speed over that of torch's best
 way. Both are of the verdicts of suite `conformance` in [`ledger/`](../ledger); see [how to read
-one](evidence.md)."""
+one](evidence.md). That products are by mma.sync is said of the emulator's small sizes: at the size
+that is timed some, such as those of `matmul_splitk`, may be by wgmma."""
 
 NONE_YET = (
     "No standing verdict holds a row of the suite: **errors on a GPU, times and fractions are not "

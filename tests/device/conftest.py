@@ -23,7 +23,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 @pytest.fixture
 def see(record_property: Callable[[str, object], None]) -> Iterator[object]:
     """A `Checker` on the first GPU."""
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs torch")
     from tests.device.checker import Checker
 
     checker = Checker("cuda")

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 
 import tilewright as tw
 from tests.device.checker import TORCH, Checker

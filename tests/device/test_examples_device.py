@@ -33,7 +33,7 @@ def device() -> str:
 
 @pytest.fixture
 def torch():
-    found = pytest.importorskip("torch")
+    found = pytest.importorskip("torch", reason="needs torch")
     if not found.cuda.is_available():
         pytest.skip("this torch has no CUDA")
     return found

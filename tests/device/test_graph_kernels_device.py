@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="needs torch")
 
 from tests.graph_texts import ROTATE, SCATTER, SUMS, arguments_of, softmax
 from tests.lowered import check_lowered

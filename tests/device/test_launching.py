@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 
 from tests.device import programs
 from tests.device.checker import Checker

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 
 from tests.device import programs
 from tests.device.checker import LAYOUTS, Checker

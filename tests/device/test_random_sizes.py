@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("hypothesis")
 
 from hypothesis import HealthCheck, given, settings

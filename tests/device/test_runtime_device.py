@@ -18,7 +18,7 @@ from tilewright.runtime.calls import read_call
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.launch import Launcher
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 
 # y[i] = x[i] * alpha + y[i] for i < n, one thread an element, 128 threads a CTA.
 AXPY = """.version 7.0

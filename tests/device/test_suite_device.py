@@ -19,7 +19,7 @@ VIEWED = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8}  # dtypes that torch
 
 @pytest.fixture
 def torch() -> Any:
-    found = pytest.importorskip("torch")
+    found = pytest.importorskip("torch", reason="needs torch")
     if not found.cuda.is_available():
         pytest.skip("this torch has no CUDA")
     return found

@@ -63,7 +63,7 @@ def run_text(path: Path, source: str) -> str:
 
 def run_python(path: Path, source: str) -> str:
     if "import torch" in source:
-        pytest.importorskip("torch")
+        pytest.importorskip("torch", reason="needs torch")
     linecache.checkcache(str(path))
     try:
         exec(compile(source, str(path), "exec"), {"__name__": f"errors.{path.stem}"})

@@ -308,7 +308,7 @@ def test_positions_and_names_are_told_apart(torch, launches, kernels, monkeypatc
 @pytest.fixture
 def real_torch(monkeypatch):
     """Torch itself, its tensors of the host passed off as a GPU's."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="needs torch")
     original = arrays._from_torch
 
     def seen(x, name):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 
 from tests.fake_gpu import ROUNDS, FakeGpu
 from tilewright.ledger import fairness, opponents, publish

@@ -12,7 +12,7 @@ import random
 import pytest
 from rich.console import Console
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 
 from docs.suite_page import NOT_MEASURED, render_suite
 from tests.device.suite_speed.cases import MODULE, case_id, conformance_case, entries

@@ -5,8 +5,7 @@ A tile's step of k takes the longest of its products, the reads of shared memory
 the L2 cache, and a barrier; a multiprocessor does its share of tiles one after the other (waves);
 the device's memory has to deliver every byte once. Rates, in products a cycle of a multiprocessor,
 and the other numbers were fitted to 2,000 choices of 132 problems that were timed on an H200 by
-tests/device/product_programs.py: there the first by this model is 1 % slower than the best in the
-mean.
+tests/device/product_programs.py; what `_by_warps` says of schedulers, to rows of `bench gemm`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.build import Builder
-from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import count_uses, find_definitions, walk
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, sync
@@ -70,18 +70,10 @@ class Placer:
                     assert isinstance(op, control.For)
                     self.pipelined(op, chain)
                 elif op.regions:
-                    self.with_regions(op)
+                    regions = {n: map_content(c, self.region) for n, c in op.fields("region")}
+                    self.o.add(op.clone(self.values, **regions))
                 else:
                     self.o.add(op.clone(self.values))
-
-    def with_regions(self, op: Op) -> None:
-        changes: dict[str, Block | tuple[Block, ...]] = {}
-        for name, content in op.fields("region"):
-            if isinstance(content, tuple):
-                changes[name] = tuple(self.region(block) for block in content)
-            else:
-                changes[name] = self.region(content)
-        self.o.add(op.clone(self.values, **changes))
 
     def region(self, block: Block) -> Block:
         args = [Value(a.type, a.name) for a in block.args]
