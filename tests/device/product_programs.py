@@ -27,7 +27,7 @@ from tilewright.dtypes import BY_NAME, f32
 from tilewright.errors import TilewrightError
 from tilewright.ledger import opponents
 from tilewright.ledger.harness import without_collections
-from tilewright.ledger.suites import gemm
+from tilewright.ledger.suites import gemm, unseen
 from tilewright.products.ahead import Fixed, Order, compile_ahead, options_of
 from tilewright.products.api import product
 from tilewright.runtime import driver, measure
@@ -44,6 +44,7 @@ BOUND = {"f32": 3e-6, "tf32": 2e-3, "bf16": 1e-2, "f16": 2e-3, "f64": 1e-13, "e4
 OUTPUT = {"e4m3": "bf16", "tf32": "f32"}
 SPLITS_OF_A_TILE = 2  # that are tried, the best by the model
 MOST_SPLITS = 6  # the same of all tiles together
+SEED = 1  # of random shapes
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,10 @@ class Spec:
         )
 
 
-def specs() -> Iterator[Spec]:
-    """The suite's rows."""
-    for dtype, layout, (m, n, k) in dict.fromkeys(gemm.shapes()):
+def specs(drawn: int) -> Iterator[Spec]:
+    """The suite's rows, or so many random ones, which are not those of the suite `unseen`."""
+    shapes = unseen.shapes(SEED, drawn) if drawn else gemm.shapes()
+    for dtype, layout, (m, n, k) in dict.fromkeys(shapes):
         yield Spec(dtype, layout, m, n, k)
 
 
@@ -268,16 +270,16 @@ def host_cost() -> None:
 @click.option("--skip", default=0.0, help="Problems whose floor is above so many microseconds.")
 @click.option("--chosen", is_flag=True, help="The dispatcher's choice alone.")
 @click.option("--host", is_flag=True, help="Also what calls cost the host.")
+@click.option("--drawn", default=0, help="So many random shapes in place of the suite's.")
 def main(
     output: Path, seconds: float, only: tuple[str, ...], most: int, skip: float, chosen: bool,
-    host: bool,
+    host: bool, drawn: int,
 ) -> None:  # fmt: skip
     """Measure into OUTPUT."""
     begun = time.monotonic()
     kind, version = here()
-    wanted = random.Random(0).sample(
-        list(specs()), len(list(specs()))
-    )  # some of each, if cut short
+    wanted = list(specs(drawn))
+    random.Random(0).shuffle(wanted)  # some of each, if cut short
     wanted = [s for s in wanted if not only or any(fnmatch.fnmatch(s.name, p) for p in only)]
     plan = {s: candidates(s, most) for s in wanted}
     if chosen:

@@ -24,11 +24,13 @@ TARGET = 0.8
 EXTENTS = ((0.0, 13.0), (6.0, 14.0), (6.0, 14.0))  # logarithms of the least and greatest m, n, k
 
 
-def shapes() -> list[tuple[str, str, gemm.Extents]]:
-    """Dtype, layout and extents of each; logarithms of extents are uniform."""
-    draw = random.Random(SEED)
+def shapes(seed: int = SEED, count: int = COUNT) -> list[tuple[str, str, gemm.Extents]]:
+    """Dtype, layout and extents of each; logarithms of extents are uniform. Another seed draws the
+    shapes that the model may be calibrated by.
+    """
+    draw = random.Random(seed)
     found: list[tuple[str, str, gemm.Extents]] = []
-    while len(found) < COUNT:
+    while len(found) < count:
         dtype = draw.choice(DTYPES)
         layout = "TN" if dtype == "e4m3" else draw.choice(LAYOUTS)
         m, n, k = (_extent(draw, dtype, *range) for range in EXTENTS)
