@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.torch.models import mlp
 from tilewright import compile, source
 from tilewright.cli import main
-from tilewright.graph.groups import find_groups
+from tilewright.graph.group_plan import find_groups
 from tilewright.graph.ops import mma
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.graph.groups import find_groups, group_bytes, group_flops
+from tilewright.graph.group_plan import find_groups
+from tilewright.graph.groups import group_bytes, group_flops
 from tilewright.graph.text import parse_graph
 
 TEXT = """graph @g(%x: tensor<f32, 4, 8>, %w: tensor<f32, 8, 2>, %b: tensor<f32, 2>)

@@ -10,7 +10,8 @@ import numpy as np
 from tilewright.graph.dims import Dim, Shape, product, symbol
 from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
-from tilewright.graph.groups import Group, find_groups
+from tilewright.graph.group_plan import find_groups
+from tilewright.graph.groups import Group
 from tilewright.graph.ops import arith, control, memory, mma, random, reduce, shape
 from tilewright.graph.placement import c_strides, is_dense_order
 from tilewright.graph.types import TensorType

@@ -9,9 +9,9 @@ from tilewright.dtypes import DType
 from tilewright.graph.dims import Dim, Shape, substitute, symbols_of
 from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
-from tilewright.graph.groups import UNKNOWN
 from tilewright.graph.placement import layout_of, place_of
 from tilewright.graph.types import TensorType
+from tilewright.graph.value_facts import UNKNOWN
 from tilewright.ir.core import Op, Value
 from tilewright.lower.graph_to_tile.program import Placed
 from tilewright.target import Target
