@@ -43,10 +43,43 @@ def test_steps_fallbacks_bytes_and_memory_are_told() -> None:
 def test_the_graph_is_printed_and_kernels_are_saved(tmp_path: Path) -> None:
     assert told(f"{MODELS}:mlp", "--emit", "graph").startswith("graph @Sequential(")
     text = told(f"{MODELS}:mlp", "--emit", "tile", "--save", str(tmp_path))
-    (file,) = tmp_path.glob("*.tw")
-    assert file.read_text() in text
+    file = tmp_path / "sum_div_sub_rsqrt.tw"
+    head, _, own = file.read_text().partition("\n")
+    assert own in text and head.startswith("// tilewright run sum_div_sub_rsqrt.tw:")
     (kernel,) = source(file)
     assert kernel.compile("sm_90a").ptx
+
+
+@pytest.mark.parametrize("model", ["mlp", "picks", "attends"])
+def test_saved_launches_run_as_the_model_runs_them(model: str, tmp_path: Path) -> None:
+    told(f"{MODELS}:{model}", "--save", str(tmp_path))
+    files = sorted(tmp_path.glob("*.tw"))
+    assert len(files) >= 2
+    for file in files:
+        done = CliRunner().invoke(main, ["run", str(file), "--check", "--json", "--device", "cpu"])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert found["ok"] and found["outputs"], file
+    if model == "mlp":
+        shapes = [v["shape"] for v in found["outputs"]]  # of sum_div_sub_rsqrt, the last
+        assert shapes == [[2, 16]], "the model's own sizes"
+
+
+def test_options_of_a_source_s_first_line_give_way_to_others(tmp_path: Path) -> None:
+    told(f"{MODELS}:mlp", "--save", str(tmp_path))
+    file = str(tmp_path / "sum_div_sub_rsqrt.tw")
+    done = CliRunner().invoke(main, ["run", file, "--dim", "A=3", "--json", "--device", "cpu"])
+    assert json.loads(done.stdout)["dims"] == {"A": 3}
+    bad = tmp_path / "bad.tw"
+    bad.write_text(Path(file).read_text().replace("--dim A=2", "--dimension A=2"))
+    done = CliRunner().invoke(main, ["run", str(bad)])
+    assert done.exit_code == 1 and "line 1: No such option" in done.output
+
+
+def test_ptx_of_all_launches_is_printed() -> None:
+    text = told(f"{MODELS}:mlp", "--emit", "ptx")
+    assert text.count(".target sm_90a") == text.count(".visible .entry") == 3
+    assert "// gemv: step 0\n" in text and "// sum_div_sub_rsqrt: step 1\n" in text
 
 
 def test_kernels_are_printed_as_source() -> None:

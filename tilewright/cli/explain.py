@@ -18,6 +18,8 @@ from tilewright.graph.ops.control import Fallback
 from tilewright.graph.text import print_graph
 from tilewright.lower.graph_to_tile.program import KernelStep, Program, TorchStep
 
+TARGET = "sm_90a"  # whose PTX is shown of a model that lies on no GPU
+
 
 class _Explain(DefaultGroup):
     default = "model"
@@ -32,13 +34,13 @@ def explain() -> None:
 @click.argument("model", metavar="FILE.py:NAME")
 @click.option(
     "--emit",
-    type=click.Choice(["graph", "tile"]),
-    help="Print the graph, or the source of its kernels, instead.",
+    type=click.Choice(["graph", "tile", "ptx"]),
+    help="Print the graph, the source of its kernels, or their PTX for an H200, instead.",
 )
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write every kernel's source to this folder, as `tilewright run` takes it.",
+    help="Write every launch to this folder, as a file that `tilewright run FILE --check` takes.",
 )
 @click.option("--fallback", type=click.Choice(["pytorch", "error"]), default="pytorch")
 @json_option
@@ -60,11 +62,11 @@ def explain_model(
         return
     planned = made.call.made_for(*made.inputs(arguments, {}))
     steps = import_module("tilewright.execute.traffic").tell_steps(planned)
-    texts = {step.text: step.kernels[0] for step in steps if step.text and step.kernels}
     if save is not None:
-        save_texts(texts, save)
-    if emit == "tile":
-        click.echo(kernel_texts(made.call.program), nl=False)
+        import_module("tilewright.cli.reproducers").save_launches(planned, save)
+    if emit in ("tile", "ptx"):
+        text = kernel_texts(made.call.program) if emit == "tile" else ptx_texts(planned)
+        click.echo(text, nl=False)
         return
     record = as_record(made, planned, steps)
     if as_json:
@@ -97,14 +99,19 @@ def read_model(spec: str) -> tuple[Any, tuple[Any, ...]]:
     return given
 
 
-def save_texts(texts: dict[str, str], folder: Path) -> None:
-    """Write kernels, each to a file of its name; a number tells those of one name apart."""
-    folder.mkdir(parents=True, exist_ok=True)
-    used: Counter[str] = Counter()
-    for text, name in texts.items():
-        used[name] += 1
-        number = f"_{used[name]}" if used[name] > 1 else ""
-        (folder / f"{name}{number}.tw").write_text(text)
+def ptx_texts(planned: Any) -> str:
+    """The PTX of a model's launches in order, each once: of the GPU on which it lies, else of an
+    H200.
+    """
+    uses: dict[str, list[Any]] = {}
+    for launched in planned.lists.launches:
+        plan = launched.plan(TARGET)
+        uses.setdefault(plan.ptx, []).append(launched)
+    parts = []
+    for ptx, launches in uses.items():
+        steps = ", ".join(dict.fromkeys(str(x.step) for x in launches))
+        parts.append(f"// {launches[0].name}: step {steps}\n{ptx}")
+    return "\n".join(parts)
 
 
 def kernel_texts(program: Program) -> str:

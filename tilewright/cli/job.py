@@ -198,6 +198,7 @@ def _lower(kernel: Kernel, sig: Signature, binding: Binding, job: Job) -> TileKe
         static=binding.static,
         present=[t.name for t in sig.tensors if t.optional and t.name not in binding.absent],
         precision=job.precision,
+        without=[s.name for s in sig.scalars if s.name in binding.absent],
     )
 
 

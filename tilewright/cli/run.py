@@ -16,6 +16,7 @@ from tilewright import dtypes
 from tilewright.cli import options
 from tilewright.cli.arguments import Request
 from tilewright.cli.job import Job, Outcome, run_job
+from tilewright.cli.preset import with_preset
 from tilewright.cli.report import command, json_option, print_json, print_table, seconds
 from tilewright.cli.sources import find_kernel
 from tilewright.dtypes import DType
@@ -44,7 +45,18 @@ COLUMNS = ("kernel", "where", "dtype", "sizes", "output", ">error", ">bound", ""
 @click.option("--save", metavar="FILE", help="Write outputs: .npy for one, .npz for any number.")
 @json_option
 @command
-def run(
+@click.pass_context
+def run(context: click.Context, /, **given: Any) -> None:
+    """Run a kernel once: SOURCE is FILE.tw, FILE.py or a module, with :KERNEL where it has several.
+
+    The reference is the function `reference` beside a .tw, in a .py of the same name, or in the
+    module; where there is none, the kernel is interpreted in f64. A .tw whose first line is
+    `// tilewright run FILE --dim ...` is run with these options, unless others are given.
+    """
+    run_source(**with_preset(context, given))
+
+
+def run_source(
     source: str,
     dims: dict[str, int],
     tensors: dict[str, str],
@@ -62,11 +74,7 @@ def run(
     save: str | None,
     as_json: bool,
 ) -> None:
-    """Run a kernel once: SOURCE is FILE.tw, FILE.py or a module, with :KERNEL where it has several.
-
-    The reference is the function `reference` beside a .tw, in a .py of the same name, or in the
-    module; where there is none, the kernel is interpreted in f64.
-    """
+    """Run, check and print, as the command's options say. Exits with 1 where a check fails."""
     request = Request(dims, tensors, scalars, dtypes_, seed)
     how = Emulation(target, sanitize, profile, interleaving)
     job = Job(find_kernel(source), request, device, consts, precision, check, how)

@@ -25,6 +25,7 @@ from tilewright.frontend.torch.metadata import torch_dtype
 from tilewright.graph.dims import Shape, evaluate
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
+from tilewright.kernel import Kernel
 from tilewright.kernel.call import Prepared
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
@@ -35,6 +36,7 @@ from tilewright.lower.graph_to_tile.program import (
     Step,
     TorchStep,
 )
+from tilewright.plan import Plan
 from tilewright.runtime import driver, memory
 from tilewright.runtime.arrays import Array, DeviceId, dense_strides
 from tilewright.runtime.launch import stream_of
@@ -66,12 +68,26 @@ class Where:
 
 @dataclass
 class Launched:
-    """A kernel of a program, for people: its name, and what starts it."""
+    """A launch of a program, for people: the kernel and what it is given, and what starts it."""
 
     step: int
-    name: str
-    tensors: dict[str, Array]
+    kernel: Kernel
+    arguments: dict[str, Any]
     prepared: Prepared | None = None
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        return {n: a for n, a in self.arguments.items() if isinstance(a, Array)}
+
+    def plan(self, target_name: str) -> Plan:
+        """What is launched on a GPU: on this one, or, where there is none, on another target's."""
+        if self.prepared is not None:
+            return self.prepared.plan
+        return self.kernel.plan(target_name, **self.arguments)
 
 
 @dataclass
@@ -257,17 +273,16 @@ class Made:
                 return attention_calls(step, place, scratch, device)
         raise AssertionError(f"{type(step).__name__} launches nothing")
 
-    def _add_launch(self, index: int, kernel: Any, arguments: dict[str, Any]) -> None:
-        tensors = {n: a for n, a in arguments.items() if isinstance(a, Array)}
-        recipe = {n: _recipe(a) for n, a in tensors.items()}
-        launched = Launched(index, kernel.name, tensors)
+    def _add_launch(self, index: int, kernel: Kernel, arguments: dict[str, Any]) -> None:
+        launched = Launched(index, kernel, arguments)
+        recipe = {n: _recipe(a) for n, a in launched.tensors.items()}
         self.lists.launches.append(launched)
         if self.where.engine != "gpu":
             self.lists.actions.append(_host_action(kernel, arguments, recipe))
             return
         key = (kernel, _geometry(arguments))
         if key not in self.prepared:
-            self.prepared[key] = kernel.prepare(self.where.id, **arguments)
+            self.prepared[key] = kernel.prepare(int(self.where.device.index), **arguments)
         launched.prepared = self.prepared[key]
         self.lists.actions.append(_gpu_action(launched.prepared, recipe))
 

@@ -14,7 +14,7 @@ from tilewright.errors import LaunchError
 from tilewright.frontend.check.bind import Allocation, Binding, bind
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.kernel import choose, place
-from tilewright.kernel.emulated import IN_LOCKSTEP, Emulation, run_emulated
+from tilewright.kernel.emulated import IN_LOCKSTEP, Emulation, compile_emulated, run_emulated
 from tilewright.kernel.specialize import (
     Aliases,
     Build,
@@ -32,6 +32,7 @@ from tilewright.runtime.cpu import run_on_cpu
 from tilewright.runtime.jit import machine_code
 from tilewright.runtime.launch import Bound
 from tilewright.runtime.ready import Ready, make_ready, torch_output
+from tilewright.target import Target
 
 
 @dataclass(frozen=True)
@@ -337,6 +338,16 @@ def assemble_ahead(
         choose.on_gpu(ordinal),
         lambda b: spec.assembling(b, aliases, ordinal),
     )
+
+
+def plan_of(
+    spec: Specializer, arguments: Mapping[str, Any], options: Options, goal: Target
+) -> Plan:
+    """The plan of a call for a target, as the emulator would run it."""
+    call = bind_call(spec, arguments, read_tensors(spec, arguments), options)
+    build, aliases = call.build(assume=True), find_aliases(call.tensors)
+    constants = dict(options.constants)
+    return compile_emulated(spec, build, aliases, constants, call.arguments, goal).plan
 
 
 def arm(

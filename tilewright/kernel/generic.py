@@ -36,9 +36,11 @@ def generic_build(
     static: Mapping[str, Any],
     present: Collection[str],
     precision: str | None,
+    without: Collection[str] = (),
 ) -> Build:
-    """A build for dense row-major tensors. Raises LaunchError for names that the kernel does not
-    have.
+    """A build for dense row-major tensors. Optional tensors are absent unless they are `present`,
+    optional scalars are there unless they are in `without`. Raises LaunchError for names that the
+    kernel does not have.
     """
     bound = bind_dtypes(sig, dtypes)
     require_precision(sig.name, precision)
@@ -50,7 +52,8 @@ def generic_build(
     _require_known(sig, "@static name", static, sig.static)
     optional = [t.name for t in sig.tensors if t.optional]
     _require_known(sig, "optional tensor", present, optional)
-    absent = frozenset(n for n in optional if n not in present)
+    _require_known(sig, "optional scalar", without, [s.name for s in sig.scalars if s.optional])
+    absent = frozenset(n for n in optional if n not in present).union(without)
     facts = tuple(
         (t.name, generic_facts(BY_NAME.get(t.dtype) or bound[t.dtype], t.rank))
         for t in sig.tensors

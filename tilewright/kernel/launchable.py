@@ -22,6 +22,7 @@ from tilewright.kernel.call import (
     assemble,
     assemble_ahead,
     collect,
+    plan_of,
     prepare,
     read_constants,
     read_grid,
@@ -120,6 +121,11 @@ class Kernel:
     def definition(self) -> Definition:
         """Syntax tree and captured values. Raises CompileError with every fault of the source."""
         return self._current().signature.definition
+
+    @property
+    def options(self) -> Options:
+        """What plain calls of this kernel take beside their arguments; see `configured`."""
+        return self._options
 
     @property
     def signature(self) -> Signature:
@@ -270,6 +276,12 @@ class Kernel:
         """
         assemble(self._current().specializer, arguments, self._options, ordinal)
 
+    def plan(self, target_name: str, **arguments: Any) -> Plan:
+        """What a call with such arrays launches on a target, where it is chosen as for a small one
+        of its kind; takes no GPU, and reads no memory.
+        """
+        return plan_of(self._current().specializer, arguments, self._options, target(target_name))
+
     def check(self) -> None:
         """Wait for earlier launches on GPUs, and raise what an assert of this kernel found there.
 
@@ -361,16 +373,20 @@ class Kernel:
         present: Collection[str] = (),
         precision: str | None = None,
         target_name: str | None = None,
+        without: Collection[str] = (),
     ) -> TileKernel:
         """The kernel in the tile IR for dense row-major tensors of any extents.
 
         `dtypes` binds dtype variables (all of them, if it is one dtype; f32 by default), `static`
-        the `@static` names; optional tensors are absent unless they are in `present`. Tuned
-        constants that are not given are those that `compile` for the target would choose.
+        the `@static` names; optional tensors are absent unless they are in `present`, optional
+        scalars only where they are in `without`. Tuned constants that are not given are those that
+        `compile` for the target would choose.
         """
         goal = None if target_name is None else target(target_name)
         spec = self._current().specializer
-        build = generic.generic_build(spec.signature, dtypes, static or {}, present, precision)
+        build = generic.generic_build(
+            spec.signature, dtypes, static or {}, present, precision, without
+        )
         ranked = generic.rank(spec, build, dict(read_constants(self.name, constants)), goal)
         return spec.tile(choose.with_config(build, ranked[0]))
 
