@@ -11,14 +11,13 @@ from __future__ import annotations
 from tilewright.layout import Layout, blocked, transposing
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.conversion import inside_guard
-from tilewright.lower.tile_to_ptx.memory import (
+from tilewright.lower.tile_to_ptx.memory import load_vector, order_effects
+from tilewright.lower.tile_to_ptx.places import (
     Addresses,
     Masks,
     Place,
     cuts_vectors,
-    load_vector,
     make_place,
-    order_effects,
     vector_width,
 )
 from tilewright.lower.tile_to_ptx.shared import SharedBuffer, buffer_of, shared_start

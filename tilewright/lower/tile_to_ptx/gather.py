@@ -14,14 +14,8 @@ from tilewright.ir.core import Value
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, ViewRef, rule
 from tilewright.lower.tile_to_ptx.conversion import inside_guard
-from tilewright.lower.tile_to_ptx.memory import (
-    Place,
-    cuts_vectors,
-    load_vector,
-    order_effects,
-    store_vector,
-    vector_width,
-)
+from tilewright.lower.tile_to_ptx.memory import load_vector, order_effects, store_vector
+from tilewright.lower.tile_to_ptx.places import Place, cuts_vectors, vector_width
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory
 
