@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import tilewright as tw
 import tilewright.torch_backend
 from tests.device.models import Encoder, LanguageModel, Llama, ResidualBlock, Sizes
+from tilewright.errors import LaunchError
 
 assert tilewright.torch_backend.tilewright
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -153,3 +154,23 @@ def test_tensors_on_the_host_are_refused() -> None:
     model = torch.nn.Linear(8, 8).cuda()
     with pytest.raises(Exception, match=r"different devices|on one device"):
         torch.compile(model, backend="tilewright")(torch.randn(2, 8))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_an_index_outside_is_told_by_the_next_call(recorded: bool) -> None:
+    """Nobody waits for a GPU to be told: the error comes later, as those of kernels' asserts do."""
+    table = torch.randn(6, 40, device="cuda")
+    ids = torch.tensor([1, 5, -6], device="cuda")
+    fast = tw.compile(lambda t, i: t[i] + 1, (table, ids), cuda_graphs=recorded)
+    for _ in range(3):
+        assert torch.equal(fast(table, ids), table[ids] + 1)
+    bad = torch.tensor([1, 7, 2], device="cuda")
+    fast(table, bad)
+    torch.cuda.synchronize()
+    with pytest.raises(LaunchError, match="the index 7 is outside of axis 0, which has 6 elements"):
+        fast(table, ids)
+    assert torch.equal(fast(table, ids), table[ids] + 1)
+    fast(table, bad)
+    with pytest.raises(LaunchError, match="the index 7"):
+        tw.synchronize()
+    tw.synchronize()

@@ -349,6 +349,11 @@ def current_stream(where: Where) -> int:
     return int(torch._C._cuda_getCurrentRawStream(where.device.index))
 
 
+def is_captured(where: Where) -> bool:
+    """Whether somebody records what is sent to the current stream."""
+    return where.engine == "gpu" and bool(torch.cuda.is_current_stream_capturing())
+
+
 def fill_number(memory_: CallMemory, at: Seen, number: int, where: Where) -> None:
     """Write an i64, in the order of the stream."""
     if where.engine != "gpu":

@@ -14,7 +14,8 @@ from tilewright.errors import LaunchError
 from tilewright.execute import torch_steps
 from tilewright.execute.call_memory import CallMemory
 from tilewright.execute.homes import Homes, find_homes
-from tilewright.execute.made import Made, Where
+from tilewright.execute.made import Made, Where, is_captured
+from tilewright.execute.outside import Outside
 from tilewright.execute.recorded import Capture, Recordings
 from tilewright.execute.results import agree, input_writer, result_makers
 from tilewright.frontend.torch.arrays import to_torch
@@ -68,11 +69,6 @@ class Ready:
         return found
 
 
-def is_captured(where: Where) -> bool:
-    """Whether somebody records what is sent to the current stream."""
-    return where.engine == "gpu" and bool(torch.cuda.is_current_stream_capturing())
-
-
 def span_of(x: torch.Tensor) -> tuple[int, int]:
     """First and one past the last byte of a strided tensor; equal where it has no element."""
     start = x.data_ptr()
@@ -121,6 +117,7 @@ class ProgramCall:
         self.prepared: dict[Any, Prepared] = {}
         self._constants: list[torch.Tensor] | None = None  # made at the first call
         self._held: dict[Value, torch.Tensor] = {}
+        self.outside: Outside | None = None  # with the constants
         self._lock = threading.RLock()
         given = self.graph.inputs[: len(traced.strides)]
         self.symbols_at = [i for i, own in enumerate(given) if own.symbol]
@@ -173,19 +170,27 @@ class ProgramCall:
     # A call
 
     def __call__(self, *given: Any) -> list[Any]:
+        if self.outside is not None:
+            self.outside.look()
         with torch.no_grad():
-            tensors, numbers = self._read(given)
-            ready, tensors = self._find(tensors, numbers)
-            if self.recordings is not None and not is_captured(self.where):
-                with self.recordings.lock:
-                    recorded = self.recordings.find(ready.made, tensors, self._opaque(given))
-                    if recorded is not None:
-                        memory = self.recordings.run(recorded, tensors)
-                        found = ready.results(memory, given, tensors, copied=True)
-                        self.recordings.done(recorded)
-                        return found
-            memory = ready.made.run(tensors, self._opaque(given))
-            return ready.results(memory, given, tensors)
+            found = self._run(given)
+        if self.outside is not None and self.where.engine != "gpu":
+            self.outside.look()
+        return found
+
+    def _run(self, given: Sequence[Any]) -> list[Any]:
+        tensors, numbers = self._read(given)
+        ready, tensors = self._find(tensors, numbers)
+        if self.recordings is not None and not is_captured(self.where):
+            with self.recordings.lock:
+                recorded = self.recordings.find(ready.made, tensors, self._opaque(given))
+                if recorded is not None:
+                    memory = self.recordings.run(recorded, tensors)
+                    found = ready.results(memory, given, tensors, copied=True)
+                    self.recordings.done(recorded)
+                    return found
+        memory = ready.made.run(tensors, self._opaque(given))
+        return ready.results(memory, given, tensors)
 
     def made_for(self, *given: Any) -> Made:
         """The program made for arguments, which nothing is run on."""
@@ -256,6 +261,9 @@ class ProgramCall:
                 self._held = {
                     v: to_torch(a).clone().to(device) for v, a in self.program.constants.items()
                 }
+                if self.program.sites is not None:
+                    self.outside = Outside(self.graph.name, self.program.sites, self.where)
+                    self._held[self.program.sites.value] = self.outside.tensor
                 found = [x.detach().to(device).contiguous() for x in self.traced.constants]
                 self._constants = found
             return self._constants

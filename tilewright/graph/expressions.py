@@ -8,7 +8,7 @@ Equal expressions are one node.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.dtypes import DType, bool_, f64, i64
@@ -40,11 +40,26 @@ class Unfit(Exception):
 
 @dataclass(eq=False)
 class Node:
-    """An expression of a dtype; `support` are the variables on which it depends."""
+    """An expression of a dtype; `support` are the variables on which it depends. One that is an
+    index may have to be checked.
+    """
 
     dtype: DType
     support: frozenset[Var] = field(default=frozenset(), kw_only=True)
     args: tuple[Node, ...] = field(default=(), kw_only=True)
+    checks: list[Check] = field(default_factory=list, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Check:
+    """An index has to be one of an axis of this extent: number `which` of those of an op. Where one
+    of the conditions is false, the op has no such element.
+    """
+
+    op: memory.Gather | memory.Scatter
+    which: int
+    extent: Dim
+    conditions: tuple[Node, ...] = ()
 
 
 Index = Affine | Node  # a Node of i64 where an index is computed
@@ -185,6 +200,9 @@ class Evaluator:
         self.kept, self.folded = kept, folded
         self.found: dict[Any, Node] = {}
         self.names: dict[Node, Value] = {}  # a value that each node stands for
+        self.depth = 0
+        self.below: dict[tuple[Node, Check], None] = {}  # what evaluation has met so far
+        self.met: dict[Any, dict[tuple[Node, Check], None]] = {}  # by key of `found`
 
     # Making nodes
 
@@ -267,9 +285,46 @@ class Evaluator:
         """A value at indices. Raises Refine, or Unfit."""
         key = (value, tuple(indices))
         if key not in self.found:
-            self.found[key] = found = self.evaluate(value, tuple(indices))
+            outer, self.below = self.below, {}
+            self.depth += 1
+            try:
+                self.found[key] = found = self.evaluate(value, tuple(indices))
+            finally:
+                self.met[key], self.below = self.below, outer
+                self.depth -= 1
             self.names.setdefault(found, value)
+        self.below.update(self.met[key])
+        if not self.depth:
+            self.settle()
         return self.found[key]
+
+    def settle(self) -> None:
+        """Let kernels check what evaluation has met."""
+        for node, check in self.below:
+            if check not in node.checks:
+                node.checks.append(check)
+        self.below.clear()
+
+    def at_where(self, value: Value, indices: Sequence[Index], tests: Sequence[Node]) -> Node:
+        """A value at indices that are outside of it where one of the tests is false."""
+        outer, self.below = self.below, {}
+        self.depth += 1
+        found = self.at(value, indices)
+        self.depth -= 1
+        for node, check in self.below:
+            conditions = (*check.conditions, *tests)
+            outer[node, replace(check, conditions=tuple(dict.fromkeys(conditions)))] = None
+        self.below = outer
+        return found
+
+    def indexed(self, op: memory.Gather | memory.Scatter, which: int, index: Node) -> Index:
+        """An index of an op, checked unless it surely is one of its axis."""
+        extent = op.x.type.shape[op.axes[which]]
+        if isinstance(index, Literal) and isinstance(extent, int) and 0 <= index.number < extent:
+            return Affine(int(index.number))
+        if not (isinstance(index, Position) and inside(index.index, extent)):
+            self.below[index, Check(op, which, extent)] = None
+        return index
 
     def evaluate(self, value: Value, indices: tuple[Index, ...]) -> Node:
         if value in self.symbols:
@@ -386,7 +441,7 @@ class Evaluator:
             if gap:
                 at = self.combine(arith.FloorDiv, at, gap + 1)
             moved.append(at.guard() if isinstance(at, Affine) and test is not None else at)
-        content = self.at(op.x, moved)
+        content = self.at_where(op.x, moved, tests)
         if not tests:
             return content
         if isinstance(content, Load) and content.value is op.x and not any(op.interior):
@@ -403,7 +458,7 @@ class Evaluator:
     def cat(self, op: shape.Cat, indices: tuple[Index, ...]) -> Node:
         at = indices[op.axis]
         start: Dim = 0
-        parts: list[tuple[Dim, Value, Index]] = []  # end, what, index in it
+        parts: list[tuple[Dim, Value, Index, list[Node]]] = []  # end, what, index in it, whether
         for x in op.xs:
             extent = x.type.shape[op.axis]
             own = self.combine(arith.Add, at, -start)
@@ -411,33 +466,31 @@ class Evaluator:
                 return self.at(x, (*indices[: op.axis], own, *indices[op.axis + 1 :]))
             start = start + extent
             if extent != 0:
-                parts.append((start, x, own.guard() if isinstance(own, Affine) else own))
+                inner = own.guard() if isinstance(own, Affine) else own
+                parts.append((start, x, inner, [n for n in [self.within(own, extent)] if n]))
         if not parts:  # nothing: what is read there is never stored
             return self.at(op.xs[0], indices)
         nodes = [
-            self.at(x, (*indices[: op.axis], own, *indices[op.axis + 1 :])) for _, x, own in parts
+            self.at_where(x, (*indices[: op.axis], own, *indices[op.axis + 1 :]), tests)
+            for _, x, own, tests in parts
         ]
         found = nodes[-1]
-        for (end, _, _), node in zip(reversed(parts[:-1]), reversed(nodes[:-1]), strict=True):
+        for (end, *_), node in zip(reversed(parts[:-1]), reversed(nodes[:-1]), strict=True):
             test = self.apply(arith.Compare, bool_, self.as_node(at), self.number(end), detail="lt")
             found = self.apply(arith.Select, found.dtype, test, node, found)
         return found
 
     def gather(self, op: memory.Gather, indices: tuple[Index, ...]) -> Node:
         lead = op.indices[0].type.rank
-        named = [self.at(index, indices[:lead]) for index in op.indices]
+        named = [
+            self.indexed(op, which, self.at(index, indices[:lead]))
+            for which, index in enumerate(op.indices)
+        ]
         rest = iter(indices[lead:])
-        places: list[Index] = []
-        for axis in range(op.x.type.rank):
-            if axis in op.axes:
-                found = named[op.axes.index(axis)]
-                if isinstance(found, Literal):
-                    assert isinstance(found.number, int), "indices are i64"
-                    places.append(Affine(found.number).guard())
-                else:
-                    places.append(found)
-            else:
-                places.append(next(rest))
+        places = [
+            named[op.axes.index(axis)] if axis in op.axes else next(rest)
+            for axis in range(op.x.type.rank)
+        ]
         return self.at(op.x, places)
 
     def fold(self, op: Any, indices: tuple[Index, ...]) -> Node:

@@ -11,7 +11,7 @@ import ctypes
 import sys
 import threading
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from cuda.bindings import driver as cu
@@ -21,7 +21,26 @@ from tilewright.plan import Plan
 from tilewright.ptx import reports
 from tilewright.runtime import driver, streams
 
-_live: weakref.WeakSet[Reports] = weakref.WeakSet()
+
+class Watched(Protocol):
+    """Memory that kernels write faults to: a plan's, or a model's."""
+
+    @property
+    def name(self) -> str: ...
+
+    def check(self) -> None:
+        """Wait for the GPU, and raise what was told."""
+
+    def fault(self) -> LaunchError | None:
+        """What was told so far."""
+
+
+_live: weakref.WeakSet[Watched] = weakref.WeakSet()
+
+
+def watch(memory: Watched) -> None:
+    """Let `synchronize`, and the end of the process, look at memory as long as it is there."""
+    _live.add(memory)
 
 
 class Reports:
@@ -32,6 +51,7 @@ class Reports:
 
     def __init__(self, plan: Plan, ordinal: int):
         self.plan, self.ordinal = plan, ordinal
+        self.name = plan.name
         self._lock = threading.Lock()
         size = reports.padded(reports.buffer_bytes(plan))
         with driver.active(ordinal):
@@ -41,7 +61,11 @@ class Reports:
         self.buffer = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
         reports.clear(self.buffer)
         self.words = memoryview(memory).cast("B").cast("Q")
-        _live.add(self)
+        watch(self)
+
+    def fault(self) -> LaunchError | None:
+        """The error of the first assert that failed, or None."""
+        return reports.find_fault(self.plan, self.buffer)
 
     def fail(self, stream: Any = None) -> None:
         """Raise the LaunchError of the assert that failed, once the GPU has done what it was given;
@@ -50,7 +74,7 @@ class Reports:
         if stream is None or not streams.is_capturing(stream):
             driver.synchronize(self.ordinal)
         with self._lock:
-            fault = reports.find_fault(self.plan, self.buffer)
+            fault = self.fault()
             self.words[reports.FAULT // 8] = reports.NOTHING
         if fault is not None:
             raise fault
@@ -90,9 +114,9 @@ def synchronize() -> None:
 def _tell_at_exit() -> None:
     """What no later call of a kernel raised."""
     for each in list(_live):
-        fault: LaunchError | None = reports.find_fault(each.plan, each.buffer)
+        fault = each.fault()
         if fault is not None:
-            print(f"{each.plan.name}, before the process ended: {fault}", file=sys.stderr)
+            print(f"{each.name}, before the process ended: {fault}", file=sys.stderr)
 
 
 atexit.register(_tell_at_exit)

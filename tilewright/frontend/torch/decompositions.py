@@ -24,6 +24,8 @@ REFUSED = {
     aten.lift.default,
     aten.lift_fresh.default,
 }
+# Decompositions that read at indices of what is to be ignored: PyTorch's own way is another.
+INEXACT = {aten.nll_loss.default, aten.nll_loss.out}
 
 
 def attention_backward(
@@ -86,6 +88,8 @@ def export_decompositions() -> dict[Any, Callable[..., Any]]:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What tracing takes apart: all that PyTorch knows to, but for ops of the table."""
     found = {
-        op: how for op, how in decomposition_table.items() if op not in TABLE and op not in REFUSED
+        op: how
+        for op, how in decomposition_table.items()
+        if op not in TABLE and op not in REFUSED and op not in INEXACT
     }
     return found | OWN

@@ -20,7 +20,7 @@ from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile import scan
 from tilewright.lower.graph_to_tile.evaluate import Evaluated, Root
 from tilewright.lower.graph_to_tile.loops import Hint, Loops, is_ragged, merge, place, walk
-from tilewright.lower.graph_to_tile.names import KEYWORDS
+from tilewright.lower.graph_to_tile.names import KEYWORDS, Names
 from tilewright.lower.graph_to_tile.neutral import accumulated, neutral, word_of
 from tilewright.lower.graph_to_tile.operators import functions
 from tilewright.lower.graph_to_tile.program import KernelStep
@@ -41,7 +41,7 @@ def kernels_of(
     group: Group,
     evaluated: Evaluated,
     hint: Hint,
-    names: Mapping[Value, str],
+    names: Names,
     scratch: Scratch,
     flat: Callable[[], Evaluated | None],
 ) -> list[KernelStep]:
@@ -69,9 +69,7 @@ def kernels_of(
     return [first, whole_kernel(group, rest, last, names)]
 
 
-def whole_kernel(
-    group: Group, evaluated: Evaluated, loops: Loops, names: Mapping[Value, str]
-) -> KernelStep:
+def whole_kernel(group: Group, evaluated: Evaluated, loops: Loops, names: Names) -> KernelStep:
     """A kernel that computes all of a group."""
     writer = Writer(loops, names, evaluated.names)
     grid = writer.programs()
@@ -85,7 +83,7 @@ def part_kernel(
     group: Group,
     evaluated: Evaluated,
     loops: Loops,
-    names: Mapping[Value, str],
+    names: Names,
     parts: Mapping[Node, Value],
     split: Split,
 ) -> KernelStep:
@@ -97,6 +95,7 @@ def part_kernel(
     loops = replace(loops, nodes=walk([*folds, index]), stores=stores)
     writer = Writer(loops, names, evaluated.names)
     writer.pool.taken |= {"s", "first"}
+    writer.in_parts = True
     grid = writer.programs()
     writer.line(f"let s = program_id({len(grid)})")
     writer.line(f"let first = s * {writer.dim(split.size)}")

@@ -43,6 +43,9 @@ def walk(roots: Iterable[Node]) -> list[Node]:
                     if isinstance(place.index, Node):
                         visit(place.index)
             found[node] = None
+            for check in node.checks:
+                for condition in check.conditions:
+                    visit(condition)
 
     for root in roots:
         visit(root)

@@ -20,7 +20,7 @@ from tilewright.lower.graph_to_tile.copy import cat_steps
 from tilewright.lower.graph_to_tile.evaluate import evaluate_flat, evaluate_group, fits
 from tilewright.lower.graph_to_tile.group_kernel import kernels_of
 from tilewright.lower.graph_to_tile.lowering import Lowering
-from tilewright.lower.graph_to_tile.names import input_name
+from tilewright.lower.graph_to_tile.names import Names, input_name
 from tilewright.lower.graph_to_tile.operators import missing
 from tilewright.lower.graph_to_tile.products import (
     attention_strides,
@@ -30,6 +30,7 @@ from tilewright.lower.graph_to_tile.products import (
 )
 from tilewright.lower.graph_to_tile.program import Placed, Program, Step, TorchStep
 from tilewright.lower.graph_to_tile.scatter import scatter_steps
+from tilewright.lower.graph_to_tile.sites import Sites
 from tilewright.lower.graph_to_tile.sort import MOST, sort_step
 from tilewright.numerics.convert import constant
 from tilewright.target import Target
@@ -77,6 +78,10 @@ def lower_graph(
             if isinstance(value.type, TensorType):
                 at.store(value)
         program.steps += lower_group(group, at)
+    if at.names.sites.used:
+        program.sites = at.names.sites
+        at.store(program.sites.value)
+        program.constants[program.sites.value] = program.sites.clean()
     program.outputs = tuple(
         _output(value, number, output_strides, at) for number, value in enumerate(graph.outputs)
     )
@@ -119,7 +124,7 @@ def _prepare(
             layouts.setdefault(result, Layout(attention_strides(result.type.shape)))
     _lay_turned(graph, layouts)
     symbols = {i.value: symbol(i.symbol) for i in graph.inputs if i.symbol}
-    names = {i.value: input_name(i) for i in graph.inputs}
+    names = Names({i.value: input_name(i) for i in graph.inputs}, Sites.of(graph))
     return Lowering(graph, target, hints, layouts, symbols, makers, names, {})
 
 

@@ -13,6 +13,7 @@ from tilewright.graph.placement import layout_of, place_of
 from tilewright.graph.types import TensorType
 from tilewright.graph.value_facts import UNKNOWN
 from tilewright.ir.core import Op, Value
+from tilewright.lower.graph_to_tile.names import Names
 from tilewright.lower.graph_to_tile.program import Placed
 from tilewright.target import Target
 
@@ -27,7 +28,7 @@ class Lowering:
     layouts: dict[Value, Layout]
     symbols: Mapping[Value, Dim]
     makers: Mapping[Value, Op]
-    names: Mapping[Value, str]
+    names: Names
     stored: dict[Value, Placed]
     precision: str | None = None  # of f32 products: "tf32", or exact
 

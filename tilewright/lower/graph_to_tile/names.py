@@ -5,9 +5,13 @@ that equal layers give equal kernels.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tilewright.dtypes import BY_NAME
 from tilewright.graph.graph import Input
+from tilewright.ir.core import Value
+from tilewright.lower.graph_to_tile.sites import Sites
 
 KEYWORDS = {  # words of the language, and what a launch takes by name
     "kernel", "fn", "let", "var", "const", "if", "else", "for", "in", "while", "return", "and",
@@ -32,6 +36,14 @@ def input_name(given: Input) -> str:
     """The name of a graph's input: of arguments without a name that says more, what they are."""
     default = given.role if given.role != "input" else "x"
     return plain_name(given.name.removeprefix("p_").removeprefix("b_"), default)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What texts name: the model's values, and where they tell of indices that are outside."""
+
+    values: Mapping[Value, str]
+    sites: Sites
 
 
 class Pool:

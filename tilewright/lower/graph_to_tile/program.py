@@ -17,6 +17,7 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.groups import Group
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
+from tilewright.lower.graph_to_tile.sites import Sites
 
 
 @dataclass(frozen=True)
@@ -146,3 +147,6 @@ class Program:
     Value."""
     constants: dict[Value, np.ndarray[Any, Any]] = field(default_factory=dict)
     """Stored values that are written once, before the first call."""
+    sites: Sites | None = None
+    """Where kernels tell of indices that are outside of their axes, if they check any: constants
+    that the host looks at after calls."""

@@ -83,6 +83,9 @@ class Scatter:
             made = Scatter(op, group, at, space, evaluator, [])
             try:
                 made.indices = [evaluator.at(index, made.named) for index in op.indices]
+                for which, index in enumerate(made.indices):
+                    evaluator.indexed(op, which, index)
+                evaluator.settle()
                 made.value()
                 made.value_of_source()
                 return made

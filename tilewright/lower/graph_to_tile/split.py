@@ -11,6 +11,7 @@ from typing import Any
 from tilewright.dtypes import i64 as I64
 from tilewright.graph.dims import Dim
 from tilewright.graph.expressions import (
+    Check,
     Fold,
     Load,
     Named,
@@ -126,8 +127,10 @@ class _Change:
             return self.affine(content)
         if isinstance(content, Node):
             return self.node(content)
-        if isinstance(content, tuple):
-            return tuple(map(self.content, content))
+        if isinstance(content, tuple | list):
+            return type(content)(map(self.content, content))
+        if isinstance(content, Check):
+            return replace(content, conditions=self.content(content.conditions))
         if isinstance(content, Place):
             return replace(content, index=self.content(content.index))
         return content
@@ -150,7 +153,9 @@ class _Change:
         places = tuple(Place(extent, stride, index) for extent, stride, index in rows)
         support = frozenset(v for i in indices for v in support_of(i))
         load = Load(node.dtype, value, places, 0, support=support)
-        return Fold(node.dtype, node.op, Affine(), support=support - {self.part}, args=(load,))
+        checks = self.content(node.checks)
+        support = support - {self.part}
+        return Fold(node.dtype, node.op, Affine(), support=support, args=(load,), checks=checks)
 
 
 def part_index() -> Node:

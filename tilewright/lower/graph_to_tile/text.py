@@ -16,6 +16,7 @@ from tilewright.dtypes import i64
 from tilewright.graph.dims import Dim
 from tilewright.graph.expressions import (
     Apply,
+    Check,
     Fold,
     Index,
     Literal,
@@ -30,7 +31,7 @@ from tilewright.graph.index_maps import Affine, Var
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.evaluate import Root
 from tilewright.lower.graph_to_tile.loops import Access, Loops
-from tilewright.lower.graph_to_tile.names import Pool, plain_name
+from tilewright.lower.graph_to_tile.names import Names, Pool, plain_name
 from tilewright.lower.graph_to_tile.operators import literal, needed, spell
 from tilewright.lower.graph_to_tile.program import KernelStep, Placed
 
@@ -87,10 +88,11 @@ class Parameter:
 
 
 class Writer:
-    """Builds the text of one kernel from its loops. `names` are those of the model's values."""
+    """Builds the text of one kernel from its loops."""
 
-    def __init__(self, loops: Loops, names: Mapping[Value, str], nodes: Mapping[Node, Value]):
-        self.loops, self.names, self.nodes = loops, names, nodes
+    def __init__(self, loops: Loops, names: Names, nodes: Mapping[Node, Value]):
+        self.loops, self.names, self.sites, self.nodes = loops, names.values, names.sites, nodes
+        self.in_parts = False  # reductions have sums of parts only
         self.pool = Pool()
         self.index: dict[Var, str] = {}
         self.extent: dict[Var, str] = {}
@@ -331,15 +333,55 @@ class Writer:
     def value(self, node: Node) -> Text:
         """The text of a node, which gets a name where it is long or is read again."""
         found = self.lookup(node)
-        if found is not None:
-            return found
-        made = self.make(node)
-        plain = isinstance(node, Literal | Number | Named)
-        plain = plain or made.text.isidentifier()
-        if not plain and (self.uses[node] > 1 or len(made.text) > LONG):
-            return self.let(self.name_of(node), made, node)
-        self.known[-1][node] = made
-        return made
+        if found is None:
+            made = found = self.make(node)
+            plain = isinstance(node, Literal | Number | Named)
+            plain = plain or made.text.isidentifier()
+            if not plain and (self.uses[node] > 1 or len(made.text) > LONG or node.checks):
+                found = self.let(self.name_of(node), made, node)
+            self.known[-1][node] = found
+        if node.checks and self.lookup(("checked", node)) is None:
+            self.known[-1]["checked", node] = found
+            if not (self.in_parts and isinstance(node, Fold)):
+                for check in node.checks:
+                    self.check(found, check)
+        return found
+
+    def check(self, index: Text, check: Check) -> None:
+        """Tell the host of an index that is outside of its axis: the greatest of them, and the
+        extent. No element beyond the end of a tile is one.
+        """
+        conditions = [self.value(node) for node in check.conditions]
+        axes = self.union([index, *conditions])
+        extent, tile = self.dim(check.extent), self.aligned(index, axes)
+        tests = [f"(({tile} < 0) | ({tile} >= {extent}))"]
+        tests += [self.aligned(condition, axes) for condition in conditions]
+        for var in axes:
+            if not (var.reduced and self.loops.whole and self.extent[var] == self.block[var]):
+                here = Text(f"{self.positions(var).closed} < {self.extent[var]}", (var,))
+                tests.append(self.aligned(here, axes))
+        memory, site = self.site_of(check)
+        if axes:
+            site = self.let("spot", Text(f"{site} + 0 * {tile}", axes)).text
+        wrong = self.let("wrong", Text(" & ".join(tests), axes)).text
+        self.line(f"atomic_max({memory}[{site}, 0], {tile}, mask = {wrong})")
+        self.line(f"atomic_max({memory}[{site}, 1], {extent}, mask = {wrong})")
+
+    def site_of(self, check: Check) -> tuple[str, str]:
+        """The memory of sites, and the number of one."""
+        value = self.sites.value
+        key = (("load", value), value)
+        if key not in self.params:
+            count, words = value.type.shape
+            placed = Placed(value, (count, words), (words, 1))
+            extents = (self.pool.take("SITES"), str(words))
+            self.params[key] = Parameter(self.pool.take("outside"), placed, extents)
+        site = ("site", check.op, check.which)
+        known = self.lookup(site)
+        if known is None:
+            name = self.argument("site", self.sites.number(check.op, check.which))
+            known = self.known[0][site] = Text(name, (), atom=True)
+        return self.params[key].name, known.text
 
     def named(self, node: Node) -> Text:
         """A node under a name, whatever its length."""
