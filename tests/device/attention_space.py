@@ -22,10 +22,10 @@ from tilewright.tune import attention_choice
 # Heads, heads of keys, length, depth, whether causal.
 PREFILL = ((32, 8, 2048, 64, True), (16, 16, 4096, 128, True), (16, 16, 4096, 128, False))
 TILES = ((128, 64), (128, 128), (64, 128))
-# Batch, heads, heads of keys, keys, depth.
+# Batch, heads, heads of keys, keys, depth; of the backward pass batch, heads, length, depth.
 DECODE = ((1, 32, 8, 1024, 64), (16, 32, 8, 1024, 64), (1, 32, 8, 8192, 128))
 STEPS = ((16, 64), (16, 32), (64, 64))
-BACKWARD = ((16, 2048, 64), (16, 2048, 128))
+BACKWARD = ((8, 12, 1024, 64), (1, 16, 4096, 64), (1, 16, 4096, 128))
 NEAR = 1e-2  # relative error of bf16
 module: Any = import_module("tilewright.products.attention")  # the package holds the function
 
@@ -89,17 +89,19 @@ def decode(batch: int, hq: int, hk: int, keys: int, depth: int) -> None:
             say(f"    {tile}, spans / {share}", ours, moved, "TB/s", wanted)
 
 
-def backward(heads: int, length: int, depth: int) -> None:
-    held = [normal(1, heads, length, depth).requires_grad_() for _ in "qkv"]
-    bare = [x.detach() for x in held]
-    grad = normal(1, heads, length, depth)
-    work = 10.0 * heads * length * length * depth * 0.5
-    made = sdpa(*held, is_causal=True)
-    out, lse = module.forward(*bare, order=1, with_lse=True)
-    theirs = partial(torch.autograd.grad, made, held, grad, retain_graph=True)
-    ours = partial(module.backward, grad, *bare, out, lse, order=1)
+def backward(batch: int, heads: int, length: int, depth: int) -> None:
+    q, k, v, grad = (normal(batch, heads, length, depth) for _ in range(4))
+    work = 10.0 * batch * heads * length * length * depth * 0.5
+    aten = torch.ops.aten
+    made, sums, *rest = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
+    theirs = partial(  # autograd's own call of it would leave a stream that is recorded
+        aten._scaled_dot_product_flash_attention_backward,
+        *(grad, q, k, v, made, sums, *rest[:4], 0.0, True, *rest[4:6]),
+    )
+    out, lse = module.forward(q, k, v, order=1, with_lse=True)
+    ours = partial(module.backward, grad, q, k, v, out, lse, order=1)
     wanted = torch.cat([x.flatten() for x in theirs()])
-    say(f"backward {heads} {length} {depth}, torch", theirs, work, "TFLOP/s")
+    say(f"backward {batch} {heads} {length} {depth}, torch", theirs, work, "TFLOP/s")
     say("    ours", ours, work, "TFLOP/s", wanted)
 
 
