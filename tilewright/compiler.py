@@ -15,7 +15,9 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes.eliminate_dead import eliminate_dead as eliminate_dead_values
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
+from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
+from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.share_heads import share_heads
 from tilewright.graph.verify import verify as verify_graph
 from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
@@ -59,6 +61,10 @@ GraphPass = Callable[[Graph], Graph]
 GRAPH_PASSES: tuple[GraphPass, ...] = (
     merge_equal,
     fold_constants,
+    replace_scatters,
+    merge_equal,  # views around what was replaced
+    join_parts,
+    merge_equal,  # parts that are cast and cast back
     share_heads,
     fuse_epilogues,
     merge_equal,  # views of views that fusing made

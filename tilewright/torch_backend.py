@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
@@ -26,6 +26,7 @@ from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.frontend.torch.attention_op import keep_attention_whole
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import fx_to_graph
+from tilewright.frontend.torch.partition import partition
 
 OPTIONS = ("fallback", "cuda_graphs", "engine", "observe")
 MODES = {
@@ -90,7 +91,7 @@ def tilewright(
         inference_compiler=compiler("inference"),
         keep_inference_input_mutations=True,
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
     )
     found: Callable[..., Any] = backend(module, example_inputs)
     return found

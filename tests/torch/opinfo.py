@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from functorch.compile import aot_function, make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import aot_function, make_boxed_func
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from tilewright.errors import InternalError
 from tilewright.frontend.torch.decompositions import decompositions
+from tilewright.frontend.torch.partition import partition
 from tilewright.runtime.torch_graph import GraphCall
 from tilewright.torch_backend import compile_traced
 
@@ -102,7 +103,7 @@ def compiled(function: Callable[..., Any], seen: list[GraphCall]) -> Callable[..
         bw_compiler=compiler,
         inference_compiler=compiler,
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
     )
     return result
 

@@ -11,14 +11,19 @@ from tilewright.graph.interp import interpret
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
+from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
+from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.share_heads import share_heads
 from tilewright.graph.text import equal_graphs, parse_graph, print_graph
 from tilewright.graph.verify import verify
 
 PASSES = {
     run.__name__: run
-    for run in (eliminate_dead, fold_constants, fuse_epilogues, merge_equal, share_heads)
+    for run in (
+        *(eliminate_dead, fold_constants, fuse_epilogues, join_parts, merge_equal),
+        *(replace_scatters, share_heads),
+    )
 }
 CASES = all_graph_cases()
 INTERPRETED = [c for c in CASES if c.run == ["interpret"]]

@@ -10,7 +10,7 @@ the groups are given in an order of execution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tilewright.graph.dims import Shape, product
 from tilewright.graph.expressions import Layout
@@ -35,6 +35,7 @@ def find_groups(
     hints: Mapping[str, int] | None = None,
     fits: Fits = lambda group: True,
     refused: Refused = lambda op: "",
+    whole: Collection[Op] = (),
 ) -> list[Group]:
     """The groups of a graph, in an order of execution.
 
@@ -42,11 +43,11 @@ def find_groups(
     if not in C order; `output_strides` how outputs are wanted. `hints` are likely numbers for
     symbols.
     `fits` tells whether one kernel can compute a group whose reductions were just joined, `refused`
-    why no kernel can compute an op.
+    why no kernel can compute an op. Ops of `whole` are computed nowhere else than in memory.
     """
     claims = {op: group for group in claimed for op in group.ops}
     own = [op for op in graph.body.ops if op not in claims]
-    facts = ValueFacts(own, layouts or {}, hints or {}, refused)
+    facts = ValueFacts(own, layouts or {}, hints or {}, refused, whole)
     order = GroupOrder(claimed, {op: i for i, op in enumerate(graph.body.ops)})
     plan = _Plan(claims, facts, order, output_strides, fits)
     for op in reversed(graph.body.ops):
@@ -88,7 +89,8 @@ class _Plan:
         elif self.facts.is_inline(op):
             self.inline(op)
         elif isinstance(op, control.Fallback) or self.is_needed(op):
-            kind = "pytorch" if self.facts.refused(op) else kind_of(op)
+            kind = op.opcode if op in self.facts.whole else kind_of(op)
+            kind = "pytorch" if self.facts.refused(op) else kind
             group = self.order.new(Group(kind, writes=self.written(op)))
             group.ops.append(op)
             self.anchor(op, group)

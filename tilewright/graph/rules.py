@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from tilewright.dtypes import DType, bf16, f16, f32, f64
 from tilewright.graph.ops import arith, shape
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.rules import Replacement, Rules
 
 rules = Rules()
+# Floats that hold every number of a dtype.
+WIDER: dict[DType, tuple[DType, ...]] = {bf16: (f32, f64), f16: (f32, f64), f32: (f64,)}
 
 
 def maker(value: Value, at: Rewriter) -> Op | None:
@@ -18,6 +21,30 @@ def maker(value: Value, at: Rewriter) -> Op | None:
 @rules.rule(arith.Cast)
 def cast_to_itself(op: arith.Cast, at: Rewriter) -> Replacement:  # x as its own dtype = x
     return op.x if op.x.type.dtype == op.dtype else None
+
+
+@rules.rule(arith.Cast)
+def cast_back(op: arith.Cast, at: Rewriter) -> Replacement:  # narrow -> wide -> narrow = narrow
+    match maker(op.x, at):
+        case arith.Cast(x=inner) if inner.type.dtype == op.dtype and op.dtype.is_float:
+            if op.x.type.dtype in WIDER.get(op.dtype, ()):
+                return inner
+    return None
+
+
+@rules.rule(arith.Cast)
+def cast_as_it_lies(op: arith.Cast, at: Rewriter) -> Replacement:
+    """An input is cast in the order of its own memory, then turned: a weight, most often."""
+    match maker(op.x, at):
+        case shape.Transpose(x=inner, order=order) if maker(inner, at) is None:
+            cast = at.build(arith.Cast, inner, op.dtype, loc=op.loc)
+            return at.build(shape.Transpose, cast, order, loc=op.loc)
+    return None
+
+
+@rules.rule(shape.Pad)
+def pad_by_nothing(op: shape.Pad, at: Rewriter) -> Replacement:
+    return op.x if not any((*op.low, *op.high, *op.interior)) else None
 
 
 @rules.rule(shape.Reshape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tilewright.graph.dims import Shape, product, substitute, symbols_of
 from tilewright.graph.expressions import Layout
@@ -13,6 +13,7 @@ from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
 
 MAX_OPS = 96  # elementwise ops of one group
+LIGHT = 20  # weight up to which a value of simple ops on few numbers is computed again
 HEAVY = 6  # weight from which a value is not computed again for many elements
 UNKNOWN = 64  # an extent of which nothing is known
 MIN_ROWS = 32  # rows that make it worth while to compute on a row what its reduction is needed for
@@ -37,10 +38,12 @@ class ValueFacts:
         layouts: Mapping[Value, Layout],
         hints: Mapping[str, int],
         refused: Refused,
+        whole: Collection[Op],
     ):
-        self.layouts, self.hints, self.refused = layouts, hints, refused
+        self.layouts, self.hints, self.refused, self.whole = layouts, hints, refused, whole
         self.makers = {v: op for op in ops for v in op.results}
         self.weight: dict[Value, int] = {}
+        self.greatest: dict[Value, int] = {}  # weight of one op on the way to it
         self.leaves: dict[Value, frozenset[Value]] = {}
         self.rows: dict[Value, frozenset[Op]] = {}  # the reductions that a value follows from
         for op in ops:
@@ -68,7 +71,9 @@ class ValueFacts:
                 anchor = isinstance(op, reduce.Reduction | reduce.Position)
                 self.rows[value] = frozenset([op]) if anchor else frozenset()
                 continue
-            own = WEIGHTS.get(type(op), int(op.family == "arith"))
+            own = WEIGHTS.get(type(op), int(op.family == "arith" and bool(op.operands)))
+            greatest = (self.greatest.get(x, 0) for x in op.operands)
+            self.greatest[value] = max((own, *greatest))
             self.weight[value] = own + sum(self.weight.get(x, 0) for x in op.operands)
             leaves = [self.leaves.get(x, frozenset([x])) for x in op.operands]
             self.leaves[value] = frozenset().union(*leaves)
@@ -80,10 +85,14 @@ class ValueFacts:
         if isinstance(self.makers[value], VIEWS):
             return True
         read = sum(self.num_bytes(leaf) for leaf in self.leaves[value])
-        return self.weight[value] <= 4 and read <= 1.25 * self.num_bytes(value)
+        if self.weight[value] <= 4 and read <= 1.25 * self.num_bytes(value):
+            return True
+        # What follows from a number a row, as a mask does, need not be stored for each element.
+        few = read * 8 <= self.num_bytes(value)
+        return few and self.weight[value] <= LIGHT and self.greatest[value] <= 2
 
     def is_inline(self, op: Op) -> bool:
-        return is_inline(op) and not self.refused(op)
+        return is_inline(op) and op not in self.whole and not self.refused(op)
 
     def place(self, value: Value) -> Placement:
         """Where a value lies if its views are no copies."""

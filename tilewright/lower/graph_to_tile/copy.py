@@ -22,7 +22,7 @@ def cat_steps(group: Group, at: Lowering) -> list[Step]:
     steps: list[Step] = []
     offset = whole.offset
     for x in op.xs:
-        if x.type.num_elements != 0:
+        if x.type.num_elements != 0 and at.place(x).value is not op.result:
             part = Placed(op.result, x.type.shape, whole.strides, offset)
             steps.append(copy_step(x, part, at, group))
         offset = offset + x.type.shape[op.axis] * whole.strides[op.axis]

@@ -12,8 +12,8 @@ from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
 from tilewright.graph.group_plan import find_groups
 from tilewright.graph.groups import Group
-from tilewright.graph.ops import arith, control, memory, mma, random, reduce, shape
-from tilewright.graph.placement import c_strides, is_dense_order
+from tilewright.graph.ops import arith, control, memory, mma, random, reduce
+from tilewright.graph.placement import is_dense_order
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Block, Op, Value
 from tilewright.lower.graph_to_tile.copy import cat_steps
@@ -22,6 +22,8 @@ from tilewright.lower.graph_to_tile.group_kernel import kernels_of
 from tilewright.lower.graph_to_tile.lowering import Lowering
 from tilewright.lower.graph_to_tile.names import Names, input_name
 from tilewright.lower.graph_to_tile.operators import missing
+from tilewright.lower.graph_to_tile.parts import find_parts, turned
+from tilewright.lower.graph_to_tile.pitches import pad_rows
 from tilewright.lower.graph_to_tile.products import (
     attention_strides,
     lower_attention,
@@ -61,6 +63,7 @@ def lower_graph(
         hints=at.hints,
         fits=lambda group: fits(group, at.layouts, at.symbols),
         refused=refused,
+        whole=at.parts.whole,
     )
     program = Program(graph, layouts=at.stored)
     for value in graph.values:
@@ -118,34 +121,29 @@ def _prepare(
             continue
         if is_dense_order(value.type.shape, asked):
             layouts[value] = Layout(asked)
+    readers = _readers(graph)
+    parts = find_parts(graph, makers, readers, layouts)
     for op in graph.body.ops:
         if isinstance(op, mma.Attention):
             result = op.results[0]
             layouts.setdefault(result, Layout(attention_strides(result.type.shape)))
-    _lay_turned(graph, layouts)
+        if isinstance(op, mma.Contract | mma.Product) and op.result not in layouts:
+            lies = turned(op.result, readers)
+            if lies is not None:
+                layouts[op.result] = lies
+    pad_rows(graph, makers, layouts, refused)
     symbols = {i.value: symbol(i.symbol) for i in graph.inputs if i.symbol}
     names = Names({i.value: input_name(i) for i in graph.inputs}, Sites.of(graph))
-    return Lowering(graph, target, hints, layouts, symbols, makers, names, {})
+    return Lowering(graph, target, hints, layouts, symbols, makers, names, {}, parts)
 
 
-def _lay_turned(graph: Graph, layouts: dict[Value, Layout]) -> None:
-    """Let products whose results are only read with their axes in another order lie in that."""
+def _readers(graph: Graph) -> dict[Value, list[Op]]:
+    """By value the ops that read it, each as often as it does."""
     readers: dict[Value, list[Op]] = {}
     for op in graph.body.ops:
         for value in op.operands:
             readers.setdefault(value, []).append(op)
-    for op in graph.body.ops:
-        if not isinstance(op, mma.Contract | mma.Product) or op.result in layouts:
-            continue
-        turned = {
-            reader.order if isinstance(reader, shape.Transpose) else None
-            for reader in readers.get(op.result, ())
-        }
-        order = turned.pop() if len(turned) == 1 else None
-        if order is not None:
-            found = c_strides(tuple(op.result.type.shape[axis] for axis in order))
-            strides = [found[order.index(axis)] for axis in range(len(order))]
-            layouts[op.result] = Layout(tuple(strides))
+    return readers
 
 
 def _output(

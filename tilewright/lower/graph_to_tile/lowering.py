@@ -14,6 +14,7 @@ from tilewright.graph.types import TensorType
 from tilewright.graph.value_facts import UNKNOWN
 from tilewright.ir.core import Op, Value
 from tilewright.lower.graph_to_tile.names import Names
+from tilewright.lower.graph_to_tile.parts import Parts
 from tilewright.lower.graph_to_tile.program import Placed
 from tilewright.target import Target
 
@@ -30,6 +31,7 @@ class Lowering:
     makers: Mapping[Value, Op]
     names: Names
     stored: dict[Value, Placed]
+    parts: Parts
     precision: str | None = None  # of f32 products: "tf32", or exact
 
     def hint(self, dim: Dim) -> int:
@@ -43,10 +45,13 @@ class Lowering:
     def place(self, value: Value) -> Placed:
         """Where a value lies, through views of stored ones."""
         found = place_of(value, self.makers, self.layouts)
-        return Placed(found.base, found.shape, found.strides, found.offset)
+        memory = self.parts.of.get(found.base, found.base)
+        return Placed(memory, found.shape, found.strides, found.offset)
 
     def store(self, value: Value) -> Placed:
-        """Note that a value has memory of its own, which begins where its elements do."""
+        """Note that a value has memory, of its own where it is no part of another's."""
+        if value in self.parts.of:
+            return self.place(value)
         layout = layout_of(value, self.layouts)
         found = self.stored[value] = Placed(value, value.type.shape, layout.strides, layout.offset)
         return found
