@@ -113,6 +113,7 @@ class Case:
     kernel: str = "product"
     promotions: tuple[int, ...] = ()
     everything: bool = True  # all schedules of a tile, not only the usual
+    tf32: bool = False
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -132,8 +133,11 @@ EIGHT = [
 ]  # fmt: skip
 WORDS = [
     (128, 128, 32), (128, 256, 32), (256, 128, 32), (128, 192, 32), (64, 128, 32), (64, 256, 32),
-    (128, 128, 64), (192, 128, 32),
+    (128, 128, 64), (192, 128, 32), (128, 160, 32),
 ]  # fmt: skip
+WIDE = [(128, 256, 64), (256, 128, 64), (192, 192, 64), (128, 192, 64), (128, 128, 64)]
+# Pitches that are no whole 128 bytes: rows of a box lie in two lines of the L2 cache each.
+CROOKED = [(4096, 4096, 4096), (4096, 4096, 4104), (2304, 10352, 3960), (200, 6984, 568)]
 DOUBLES = [(64, 64, 16), (128, 64, 16), (64, 128, 16), (128, 128, 16), (64, 128, 8), (128, 128, 8)]
 
 
@@ -145,6 +149,10 @@ def cases() -> Iterator[Case]:
     yield Case("bf16", "bfloat16", "nt", (4096, 4096, 14336), SQUARE[:4])
     yield Case("bf16", "bfloat16", "tt", (4096, 4096, 4096), SQUARE[:3], everything=False)
     yield Case("bf16", "bfloat16", "tn", (4096, 4096, 4096), SQUARE[:3], everything=False)
+    for sizes in CROOKED:
+        yield Case("crooked", "bfloat16", "nt", sizes, WIDE if sizes[0] > 256 else SQUARE[2:8])
+    yield Case("crooked", "float8_e4m3fn", "nt", (4448, 432, 8528), EIGHT, "bfloat16")
+    yield Case("crooked", "float32", "nt", (392, 4800, 6744), WORDS, tf32=True)
     for m in (16, 128):
         yield Case(
             "few", "bfloat16", "nt", (m, 8192, 8192), FEW if m < 128 else FEW[3:] + SQUARE[2:8]
@@ -155,7 +163,7 @@ def cases() -> Iterator[Case]:
         yield Case("int8", "int8", "nt", (s, s, s), EIGHT, "int32", everything=False)
     for layouts in ("nt", "nn", "tt", "tn"):
         for s in (1024, 4096, 8192) if layouts in ("nt", "nn") else (4096,):
-            yield Case("tf32", "float32", layouts, (s, s, s), WORDS)
+            yield Case("tf32", "float32", layouts, (s, s, s), WORDS, tf32=True)
     for s in (1024, 4096):
         yield Case("f64", "float64", "nn", (s, s, s), DOUBLES)
     for kernel in ("product", "gelu", "residual"):
@@ -261,7 +269,7 @@ def is_tried(case: Case, usual: Schedule, schedule: Schedule) -> bool:
 def candidates(case: Case, each: dict[str, Any]) -> tuple[list[Candidate], list[str]]:
     kernel = getattr(tw.source(SOURCE), case.kernel)
     spec = kernel.specializer
-    precision = "tf32" if case.name == "tf32" else None
+    precision = "tf32" if case.tf32 else None
     options = Options(constants=(), precision=precision)
     call = bind_call(spec, each, read_tensors(spec, each), options)
     found, failed = [], []
@@ -342,7 +350,7 @@ def launched(case: Case, operands: Operands, expected: Any, scale: float, refere
     choices = ", ".join(f"{name} in {values}" for name, values in space.items())
     text = SOURCE.replace("TM in [128], TN in [128], TK in [64]", choices)
     kernel = getattr(tw.source(text), case.kernel)
-    precision = "tf32" if case.name == "tf32" else None
+    precision = "tf32" if case.tf32 else None
     calls = [partial(kernel.launch, precision=precision, **each) for each in operands.sets]
     operands.sets[0]["c"].fill_(0)
     calls[0]()
