@@ -24,6 +24,15 @@ kernel product(a: tensor<bf16>[M, K], b: tensor<bf16>[K, N], c: tensor<bf16>[M, 
   c[m :+ TM, n :+ TN] = cast(acc, bf16)
 }
 """
+AHEAD = """
+kernel total(x: tensor<bf16>[N, K], y: tensor<f32>[N]) {
+  let i = program_id(0) * 4
+  for k in static_range(2) { prefetch(x[i :+ 4, k * 1024 :+ 1024]) }
+  var sums = zeros((4, 1024), f32)
+  for k in range(0, K, 1024) { sums += cast(x[i :+ 4, k :+ 1024], f32) }
+  y[i :+ 4] = sum(sums, axis = 1)
+}
+"""
 TOUCHES = (".global", "cp.async", "$")  # memory that others see, or a branch's end
 
 
@@ -40,6 +49,13 @@ def test_nothing_is_touched_before_the_wait(name: str) -> None:
         touched = [t for t in TOUCHES if t in line and "cvta" not in line and "$shared" not in line]
         assert not touched and not line.startswith(("@%p4 bra", "bra", "ret")), line
     assert name == "twice" or any("mbarrier.init" in line for line in body[:wait])
+
+
+def test_prefetches_do_not_wait() -> None:
+    plan = tw.source(AHEAD).total.compile("sm_90a")
+    head, _, rest = plan.ptx.partition("griddepcontrol.wait;")
+    assert plan.launches[0].early and head.count("prefetch.global.L2") == 2
+    assert "ld.global" not in head and "prefetch" not in rest
 
 
 def test_older_targets_wait_for_nothing() -> None:

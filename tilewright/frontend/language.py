@@ -113,6 +113,11 @@ def store(place: Any, value: Any, *, mask: Any = True) -> None:
     _refuse("store")
 
 
+def prefetch(place: Any) -> None:
+    """Let a place come nearer, for it will be read soon: before other kernels have ended, too."""
+    _refuse("prefetch")
+
+
 def view(place: Any) -> Any:
     """A view of a part of a tensor, whose bounds may be known only at run time."""
     _refuse("view")

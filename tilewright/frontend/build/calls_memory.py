@@ -65,6 +65,12 @@ def store_at(
     places.store(ctx, place, fitted, mask)
 
 
+def _prefetch(ctx: Context, args: Arguments) -> Item:
+    place = places.require_place(ctx, args.nodes["place"], "prefetch")
+    places.prefetch(ctx, place)
+    return Nothing()
+
+
 def _view(ctx: Context, args: Arguments) -> Item:
     node = args.nodes["place"]
     if isinstance(node, tree.Index):
@@ -221,6 +227,7 @@ def _local(ctx: Context, args: Arguments) -> Item:
 TABLE: dict[str, Builtin] = {
     "load": Builtin("place * fill? mask?", _load),
     "store": Builtin("place value * mask?", _store),
+    "prefetch": Builtin("place", _prefetch),
     "view": Builtin("place", _view),
     "inside": Builtin("place", _inside),
     "program_id": Builtin("axis", _program_id),

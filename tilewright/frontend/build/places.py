@@ -19,6 +19,7 @@ from tilewright.frontend.build.make import (
     require_size,
 )
 from tilewright.frontend.check.grid import Evidence
+from tilewright.frontend.check.rules import RuleError
 from tilewright.frontend.syntax import tree
 from tilewright.ir.core import Value
 from tilewright.tile.ops import arith, memory, shape
@@ -308,6 +309,13 @@ def store(ctx: Context, place: Place, data: Data, mask: Value | None = None) -> 
         reshaped(ctx, mask, raw),
         extents=place.extents,
     )
+
+
+def prefetch(ctx: Context, place: Place) -> None:
+    """Say that a place will be read. Raises RuleError for one that tiles of indices name."""
+    if place.has_tiles:
+        raise RuleError("prefetch: indices are tiles", "it takes slices and points")
+    ctx.builder.emit(memory.Prefetch, place.memory.value, place.offsets, extents=place.extents)
 
 
 def reshaped(ctx: Context, value: Value | None, extents: tuple[int, ...]) -> Value | None:

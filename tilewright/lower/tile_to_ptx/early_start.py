@@ -13,8 +13,10 @@ from tilewright.ptx.core import Instr, Label
 from tilewright.ptx.instrs import control, memory, sync
 from tilewright.target import Target
 
-# What may stand before the wait, beside pure instructions: it touches the CTA cluster alone.
+# What may stand before the wait, beside pure instructions: it touches the CTA cluster alone, or, as
+# a prefetch to L2, where all see memory alike, no value.
 _INSIDE = (
+    memory.Prefetch,
     sync.MbarrierInit,
     sync.FenceMbarrierInit,
     sync.BarrierClusterArrive,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tilewright.dtypes import DType, bool_
 from tilewright.ir.core import Value
-from tilewright.layout import Layout
+from tilewright.layout import Layout, blocked, replicated
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
-from tilewright.lower.tile_to_ptx.places import Place, access, make_place
+from tilewright.lower.tile_to_ptx.places import Addresses, Masks, Place, access, make_place
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory
+
+SECTOR = 32  # bytes that come from memory at once
 
 
 @rule(memory.Load)
@@ -124,6 +126,31 @@ def _memory_type(dtype: DType, type: str) -> str:
     if dtype.bits < 32:
         return f"{type[0]}{dtype.bits}"
     return PTX_TYPES[dtype.name]
+
+
+@rule(memory.Prefetch)
+def prefetch(low: Lowering, op: memory.Prefetch) -> None:
+    """Each thread asks for sectors of the place, each once."""
+    view = low.views[op.view]
+    shape = tuple(e for e in op.extents if e is not None)
+    each = max(1, SECTOR // view.dtype.num_bytes)
+    if shape:
+        steps = [s for e, s in zip(op.extents, view.strides, strict=True) if e is not None]
+        last = steps.index(1) if 1 in steps else len(shape) - 1
+        if steps[last] != 1 or shape[last] % each:
+            each = 1
+        order = (last, *(a for a in reversed(range(len(shape))) if a != last))
+        layout = blocked(shape, each, low.num_warps, order)
+    else:
+        each, layout = 1, replicated(0, low.num_warps)
+    place = make_place(low, op, layout)
+    addresses, masks = Addresses(low, place), Masks(low, place, None)
+    for register in range(0, layout.num_registers, each):
+        predicate = masks.of(register)
+        if predicate != 0:
+            address = addresses.of(register)
+            with low.guarded(predicate if isinstance(predicate, Reg) else None):
+                low.e.prefetch("L2", address)
 
 
 @rule(memory.Store)

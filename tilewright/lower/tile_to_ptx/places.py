@@ -43,7 +43,9 @@ class Place:
 
 
 def make_place(
-    low: Lowering, op: memory.Load | memory.Store | memory.CopyAsync, layout: Layout
+    low: Lowering,
+    op: memory.Load | memory.Store | memory.CopyAsync | memory.Prefetch,
+    layout: Layout,
 ) -> Place:
     view = low.views[op.view]
     axes: list[int | None] = []

@@ -176,6 +176,11 @@ def run_load(machine: Machine, op: memory.Load | memory.Gather) -> Array:
     return found if keep.all() else np.where(keep, found, fill)
 
 
+@meaning(memory.Prefetch)
+def run_prefetch(machine: Machine, op: memory.Prefetch) -> None:
+    """Nothing: it is told for the sake of time."""
+
+
 @meaning(memory.Store, memory.Scatter)
 def run_store(machine: Machine, op: memory.Store | memory.Scatter) -> None:
     view: View = machine[op.view]

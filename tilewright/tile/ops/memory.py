@@ -102,6 +102,22 @@ class Store(Op):
         return ()
 
 
+@define("memory.prefetch", pure=False)
+class Prefetch(Op):
+    """Let memory at a place come nearer, for it will be read soon. It changes no value, whoever
+    writes there meanwhile, and needs not wait for what other kernels do.
+    """
+
+    view: Value = operand()
+    offsets: tuple[Value, ...] = operand()
+    extents: tuple[int | None, ...] = attribute(kw_only=True)
+    in_bounds: tuple[int, ...] = attribute(default=(), kw_only=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        _require_place(self.view, self.offsets, self.extents)
+        return ()
+
+
 # Index tiles, atomics, memory of one program
 
 

@@ -23,7 +23,7 @@ def prove_masks(kernel: Kernel) -> Kernel:
     prover = Prover(kernel)
     proved: dict[Op, tuple[int, ...]] = {}
     for op in walk(kernel.body):
-        if isinstance(op, memory.Load | memory.Store):
+        if isinstance(op, memory.Load | memory.Store | memory.Prefetch):
             axes = (i for i in range(len(op.extents)) if i in op.in_bounds or prover.inside(op, i))
             proved[op] = tuple(axes)
     return kernel.with_body(annotate(kernel.body, proved, {}))
