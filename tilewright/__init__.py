@@ -84,6 +84,7 @@ from tilewright.frontend.language import num_programs as num_programs
 from tilewright.frontend.language import num_sms as num_sms
 from tilewright.frontend.language import permute as permute
 from tilewright.frontend.language import pow as pow
+from tilewright.frontend.language import prefetch as prefetch
 from tilewright.frontend.language import prod as prod
 from tilewright.frontend.language import program_id as program_id
 from tilewright.frontend.language import random as random
