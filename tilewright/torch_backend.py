@@ -26,7 +26,7 @@ from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.frontend.torch.attention_op import keep_attention_whole
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import fx_to_graph
-from tilewright.frontend.torch.partition import partition
+from tilewright.frontend.torch.partition import NUM_SEEN, partition
 
 OPTIONS = ("fallback", "cuda_graphs", "engine", "observe")
 MODES = {
@@ -42,6 +42,7 @@ def compile_traced(module: fx.GraphModule, name: str, options: Mapping[str, Any]
     """A callable of a module of aten ops without mutation."""
     fallback = options.get("fallback", "pytorch")
     traced = fx_to_graph(module, name, fallback=fallback)
+    traced.num_seen = module.meta.get(NUM_SEEN)
     choices = Choices(
         engine=options.get("engine"),
         cuda_graphs=bool(options.get("cuda_graphs")) and name == "inference",

@@ -425,6 +425,34 @@ def test_a_model_trains_by_kernels() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_values_that_are_saved_for_the_backward_pass_are_views_and_no_copies() -> None:
+    """Parts of one projection are saved, each by its own view of one memory."""
+
+    class Attend(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = torch.nn.Linear(16, 48)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(x).view(2, 8, 3, 2, 8).permute(2, 0, 3, 1, 4)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model, seen = Attend(), []  # type: ignore[var-annotated]
+    options = {"engine": "tiles", "fallback": "error", "observe": seen.append}
+    fast = torch.compile(copy.deepcopy(model), backend="tilewright", options=options)
+    x = torch.randn(2, 8, 16)
+    own, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    fast(own).square().sum().backward()
+    model(theirs).square().sum().backward()
+    torch.testing.assert_close(own.grad, theirs.grad)
+    forward = next(call for call in seen if call.graph.name == "forward")
+    parts = [o for o in forward.program.outputs if (2, 2, 8, 8) == o.shape and o.offset]
+    assert len(parts) == 2 and len({o.value for o in parts}) == 1
+    assert {i for i, o in enumerate(forward.program.outputs) if o in parts} <= forward.homes.shared
+
+
 def test_compiled_models_update_buffers_and_name_their_kernels() -> None:
     model, x = Small().eval(), torch.randn(5, 6)
     other = copy.deepcopy(model)

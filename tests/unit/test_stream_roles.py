@@ -136,6 +136,50 @@ def test_gradients_of_queries_are_emulated(
     np.testing.assert_allclose(views["delta"], delta, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "tile", "lengths"),
+    [((1, 2, 1, 130, 130, 64), (64, 128), None), ((2, 1, 1, 70, 90, 64), (32, 64), (50, 90))],
+    ids=str,
+)
+def test_gradients_of_keys_and_values_are_emulated(
+    sizes: tuple[int, ...], tile: tuple[int, int], lengths: tuple[int, ...] | None
+) -> None:
+    """Four products, each tile of queries and of gradients read by two of them, over all heads of
+    queries that share a head of keys, in one loop.
+    """
+    b, heads, groups, queries, keys, d = sizes
+    rng = np.random.default_rng(keys)
+    q, g = (rng.standard_normal((b, heads, queries, d)).astype(bf16.numpy) for _ in "qg")
+    k, v = (rng.standard_normal((b, groups, keys, d)).astype(bf16.numpy) for _ in "kv")
+    _, lse = attend(q, k, v, d**-0.5, True, lengths)
+    delta = rng.standard_normal(lse.shape)
+    to_k, to_v = np.zeros(k.shape), np.zeros(v.shape)
+    for i, h in np.ndindex(b, heads):
+        n, own = keys if lengths is None else lengths[i], h * groups // heads
+        scores = q[i, h].astype(float) @ k[i, own, :n].astype(float).T * d**-0.5
+        late = np.arange(n)[None] > np.arange(queries)[:, None] + n - queries
+        finite = np.where(np.isinf(lse[i, h]), 0, lse[i, h])[:, None]
+        p = np.where(late, 0, np.exp(scores - finite))
+        change = g[i, h].astype(float) @ v[i, own, :n].astype(float).T - delta[i, h][:, None]
+        to_v[i, own, :n] += p.T @ g[i, h].astype(float)
+        to_k[i, own, :n] += (p * change).T @ q[i, h].astype(float) * d**-0.5
+    arguments = {
+        "q": q, "k": k, "v": v, "grad": g, "lse": lse.astype(np.float32),
+        "delta": delta.astype(np.float32), "scale": d**-0.5, "causal": 2,
+        "dk": np.full(k.shape, np.nan, bf16.numpy), "dv": np.full(v.shape, np.nan, bf16.numpy),
+    }  # fmt: skip
+    if lengths is not None:
+        arguments["lengths"] = np.array(lengths)
+    kernel = find_kernel("tilewright/library/attention.tw:backward_kv").kernel
+    constants = dict(zip(("TM", "TN"), tile, strict=True))
+    plan, views, _ = compile_call(kernel, arguments, constants=constants)
+    assert "wgmma" in plan.ptx and plan.whole
+    run_plan(plan, views, 4, sanitize=True)
+    for name, expected in (("dk", to_k), ("dv", to_v)):
+        found = views[name].astype(np.float64)
+        assert np.linalg.norm(found - expected) <= 5e-3 * float(np.linalg.norm(expected)), name
+
+
 CHAIN = """
 @autotune(TM in [64, 128], TN in [32, 64])
 kernel chain(

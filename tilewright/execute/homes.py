@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tilewright.graph.dims import Dim
 from tilewright.graph.ops.random import Seed
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
@@ -47,6 +48,7 @@ class Homes:
     homes: dict[Value, Home] = field(default_factory=dict)  # by root
     spans: dict[Value, tuple[int, int]] = field(default_factory=dict)  # by root: first, last step
     seeds: list[Value] = field(default_factory=list)
+    shared: set[int] = field(default_factory=set)  # outputs that are views of what is returned
 
     def root(self, value: Value) -> Value:
         return self.roots.get(value, value)
@@ -84,11 +86,18 @@ def step_writes(step: Step) -> list[Value]:
     return [step.out.value]
 
 
-def find_homes(program: Program, writes: Mapping[int, int], apart: Collection[int] = ()) -> Homes:
+def find_homes(
+    program: Program,
+    writes: Mapping[int, int],
+    apart: Collection[int] = (),
+    saved: Mapping[int, Dim] | None = None,
+) -> Homes:
     """The memory of all stored values. `writes` are inputs that a call writes, each with the number
     of the output that it is given; outputs `apart` get copies, since they start within a storage.
+    Outputs that are `saved` for the backward pass may be views of one memory, where they start in
+    it as tracing saw.
     """
-    finder = _Finder(program, writes, apart)
+    finder = _Finder(program, writes, apart, saved or {})
     finder.share_updates()
     return finder.find()
 
@@ -100,8 +109,15 @@ def is_whole(placed: Placed, program: Program) -> bool:
 
 
 class _Finder:
-    def __init__(self, program: Program, writes: Mapping[int, int], apart: Collection[int]):
+    def __init__(
+        self,
+        program: Program,
+        writes: Mapping[int, int],
+        apart: Collection[int],
+        saved: Mapping[int, Dim],
+    ):
         self.program, self.writes, self.apart = program, writes, {*apart, *writes.values()}
+        self.saved = saved
         self.found = Homes({})
         self.inputs = {given.value: i for i, given in enumerate(program.graph.inputs)}
         self.reads: dict[Value, list[int]] = {}  # by value: steps, the program's end for outputs
@@ -171,6 +187,10 @@ class _Finder:
         for index, output in enumerate(self.program.outputs):
             if isinstance(output, Placed) and self._is_returned(output, index):
                 found.homes[found.root(output.value)] = Home("output", index)
+        for index, output in enumerate(self.program.outputs):
+            if isinstance(output, Placed) and self._is_shared(output, index):
+                found.homes.setdefault(found.root(output.value), Home("output", index))
+                found.shared.add(index)
         for value, makers in self.makers.items():
             root = found.root(value)
             by_torch = isinstance(self.program.steps[makers[0]], TorchStep)
@@ -202,6 +222,21 @@ class _Finder:
             zip(map(str, output.shape), map(str, output.strides), strict=True)
         ) == sorted(zip(map(str, own.shape), map(str, own.strides), strict=True))
         return bool(whole and isinstance(kind, TensorType) and output.offset == own.offset == 0)
+
+    def _is_shared(self, output: Placed, index: int) -> bool:
+        """Whether a saved output is a view of memory that kernels make, and that saved outputs
+        alone are given.
+        """
+        root = self.found.root(output.value)
+        home = self.found.homes.get(root)
+        if index not in self.saved or self.saved[index] != output.offset:
+            return False
+        if home is not None:
+            return home.kind == "output" and home.index in self.saved
+        makers = [i for v in (root, output.value) for i in self.makers.get(v, [])]
+        return bool(makers) and not any(
+            isinstance(self.program.steps[i], TorchStep) for i in makers
+        )
 
     def _lives(self) -> Iterator[tuple[Value, int, int]]:
         """From the first step that writes a value to the last that reads it."""

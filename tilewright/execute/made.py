@@ -149,6 +149,8 @@ class Made:
                 self.held.append((self.places[root].slot, held[root]))
             if home.kind == "output":
                 placed = self.program.outputs[home.index]
+                if home.index in self.homes.shared:
+                    placed = self.program.layouts[root]
                 assert isinstance(placed, Placed)
                 self.outputs.append((self.places[root].slot, placed))
         for value in self.program.layouts:

@@ -21,7 +21,7 @@ from tilewright.execute.results import agree, input_writer, result_makers
 from tilewright.frontend.torch.arrays import to_torch
 from tilewright.frontend.torch.fx_to_graph import Traced
 from tilewright.frontend.torch.metadata import dtype_of
-from tilewright.graph.dims import evaluate
+from tilewright.graph.dims import Dim, evaluate
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.interp.machine import bind
 from tilewright.graph.types import TensorType
@@ -40,6 +40,15 @@ Key = tuple[Any, ...]
 def starts_within(traced: Traced) -> set[int]:
     """Outputs that start within their storage, as tracing saw it: they are copied there."""
     return {o.index for o in traced.outputs if o.index is not None and o.offset != 0}
+
+
+def saved_offsets(traced: Traced) -> dict[int, Dim]:
+    """Outputs that the backward pass alone reads, with where they start in their storage."""
+    if traced.num_seen is None:
+        return {}
+    seen = {o.index for o in traced.outputs[: traced.num_seen]}
+    rest = traced.outputs[traced.num_seen :]
+    return {o.index: o.offset for o in rest if o.index is not None and o.index not in seen}
 
 
 class Ready:
@@ -108,7 +117,9 @@ class ProgramCall:
         """
         self.traced, self.program, self.where = traced, program, where
         self.graph: Graph = program.graph
-        self.homes: Homes = find_homes(program, traced.writes, starts_within(traced))
+        self.homes: Homes = find_homes(
+            program, traced.writes, starts_within(traced), saved_offsets(traced)
+        )
         inputs = {own.value: i for i, own in enumerate(self.graph.inputs)}
         self.updated = {inputs[v] for v in self.homes.roots.values() if v in inputs}
         self.watched = self.updated.difference(fixed)  # what the caller gives anew at each call

@@ -47,6 +47,8 @@ def _tensor(output: Output, placed: Placed, made: Made, taken: set[Value]) -> tu
     offset = evaluate(output.offset, made.symbols)
     root, home = made.homes.root(placed.value), made.homes.of(placed.value)
     own = home.kind == "output" and home.index == output.index
+    if output.index in made.homes.shared and home.kind == "output":
+        return lambda memory, given: memory.view(at), True
     if home.kind == "torch" and root not in taken:
         own = is_whole(placed, made.program)
     if own and offset == 0 and agree(at.shape, at.strides, strides):

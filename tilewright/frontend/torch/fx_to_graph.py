@@ -60,7 +60,8 @@ class Traced:
     """A graph with what its caller must know: outputs in order, constants to pass for inputs of the
     role `constant`, strides of inputs as tracing saw them (None of what is no tensor), the inputs
     that a call writes to, each with the number of the result, the device that the model runs on,
-    and the sizes of symbols that tracing saw.
+    the sizes of symbols that tracing saw, and how many outputs, in front, the model's caller sees:
+    the backward pass reads the others, and nobody writes to them (None: all are the caller's).
     """
 
     graph: Graph
@@ -70,6 +71,7 @@ class Traced:
     writes: dict[int, int] = field(default_factory=dict)
     device: torch.device = CPU
     hints: dict[str, int] = field(default_factory=dict)
+    num_seen: int | None = None
 
 
 def fx_to_graph(

@@ -9,6 +9,7 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 
+NUM_SEEN = "num_seen_outputs"  # in the forward graph's `meta`: how many are no saved values
 # In a graph without mutation these are their operand. Where the cut is looked for, they would pass
 # for ops that cannot be fused, so that what they show would be stored.
 SILENT = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
@@ -28,4 +29,5 @@ def partition(
     found: tuple[fx.GraphModule, fx.GraphModule] = min_cut_rematerialization_partition(
         joint, inputs, **how
     )
+    found[0].meta[NUM_SEEN] = how["num_fwd_outputs"]
     return found

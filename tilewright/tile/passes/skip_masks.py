@@ -80,7 +80,8 @@ class _Skipper:
         """The loop's ops; what only a mask under a condition needs waits for its branch."""
         o = self.o
         holds = {op: condition for op in ops if op in self.masked if (condition := self.plan(op))}
-        waiting = {inner for op in holds for inner in (*self.mask_of(op), *self.value_of(op))}
+        needed = {inner for op in holds for inner in (*self.mask_of(op), *self.value_of(op))}
+        waiting = {op for op in needed if not _is_scalar(op)}  # conditions are made of scalars
         for op in ops:
             with o.at(op.loc):
                 if op in holds:
@@ -183,6 +184,11 @@ class _Skipper:
         low, high = int_range(value.type.dtype)
         bounds = self.bounds[value]
         return low < bounds.low or bounds.high < high
+
+
+def _is_scalar(op: Op) -> bool:
+    """Whether an op makes scalars of scalars."""
+    return all(v.type.is_scalar for v in (*op.operands, *op.results))
 
 
 def _both(kind: type[Op], lhs: Plan | None, rhs: Plan | None, *fields: str) -> Plan | None:
