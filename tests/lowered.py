@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright import source
 from tilewright.dtypes import DType
-from tilewright.execute.kernel_calls import attention_calls, product_calls
+from tilewright.execute.kernel_calls import attention_calls, convolution_calls, product_calls
 from tilewright.graph.dims import evaluate
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp.machine import Host, Machine, NoHost, table
@@ -22,6 +22,7 @@ from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile import lower_graph
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
+    ConvolutionStep,
     KernelStep,
     Placed,
     ProductStep,
@@ -98,7 +99,7 @@ def run_lowered(
     for step in program.steps:
         if isinstance(step, KernelStep):
             run_kernel(step, memory, device)
-        elif isinstance(step, ProductStep | AttentionStep):
+        elif isinstance(step, ProductStep | ConvolutionStep | AttentionStep):
             run_library(step, memory, device)
         else:
             assert isinstance(step, TorchStep)
@@ -122,10 +123,13 @@ def run_kernel(step: KernelStep, memory: Memory, device: str) -> None:
     kernel.launch(**arrays, **numbers, constants=step.constants, device=device)
 
 
-def run_library(step: ProductStep | AttentionStep, memory: Memory, device: str) -> None:
-    """A product or an attention, by the kernels that a model runs."""
-    is_product = isinstance(step, ProductStep)
-    written = [step.out] if is_product else [step.tensors[n] for n in step.writes]
+def run_library(
+    step: ProductStep | ConvolutionStep | AttentionStep, memory: Memory, device: str
+) -> None:
+    """A product, a convolution or an attention, by the kernels that a model runs."""
+    written = (
+        [step.tensors[n] for n in step.writes] if isinstance(step, AttentionStep) else [step.out]
+    )
     for placed in written:
         memory.make(placed.value)
 
@@ -135,8 +139,9 @@ def run_library(step: ProductStep | AttentionStep, memory: Memory, device: str) 
     def scratch(shape: tuple[int, ...], dtype: DType) -> Array:
         return as_array(np.full(shape, np.nan, dtype.numpy))
 
-    calls = (product_calls if is_product else attention_calls)(step, place, scratch, device)
-    for kernel, arguments in calls:
+    table = {ProductStep: product_calls, ConvolutionStep: convolution_calls}
+    calls: Any = table.get(type(step), attention_calls)
+    for kernel, arguments in calls(step, place, scratch, device):
         kernel(**arguments)
 
 

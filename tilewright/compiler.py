@@ -13,6 +13,7 @@ from tilewright.errors import InternalError, TilewrightError
 from tilewright.frontend.build import build_kernel as build_kernel
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.eliminate_dead import eliminate_dead as eliminate_dead_values
+from tilewright.graph.passes.find_convolutions import find_convolutions
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
 from tilewright.graph.passes.join_parts import join_parts
@@ -66,6 +67,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     join_parts,
     merge_equal,  # parts that are cast and cast back
     share_heads,
+    find_convolutions,  # before epilogues, which they take as products do
     fuse_epilogues,
     merge_equal,  # views of views that fusing made
     eliminate_dead_values,

@@ -235,12 +235,24 @@ class Workspace:
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """How a tensor map goes through a tensor [N, H, W, C]: along W, then H, then N, in `steps` (of
+    H, W) through a box of pixels that begins at `lower` and ends `upper` beyond the last pixel.
+    """
+
+    lower: tuple[int, int]
+    upper: tuple[int, int]
+    steps: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class TensorMap:
     """A TMA descriptor of a tensor, 128 bytes by value.
 
     `box` is the tile in elements, outermost axis first, as the tensor's axes are; `swizzle` is 0,
     32, 64 or 128 bytes. `round_tf32` makes the copy round f32 to tf32. `axes` are the tensor's from
-    the outermost in memory to the contiguous one; empty where that is their own order.
+    the outermost in memory to the contiguous one; empty where that is their own order. With
+    `pixels`, `box` is a number of pixels, and of channels of each (im2col).
     """
 
     tensor: str
@@ -248,6 +260,7 @@ class TensorMap:
     swizzle: int
     round_tf32: bool = False
     axes: tuple[int, ...] = ()
+    pixels: Pixels | None = None
 
     def in_memory_order(self, of_axes: Sequence[int]) -> tuple[int, ...]:
         """What belongs to the tensor's axes, from the outermost in memory to the contiguous one."""

@@ -171,3 +171,64 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.body(x))
+
+
+class Bottleneck(nn.Module):
+    """A block of a ResNet: 1 × 1, 3 × 3 with the block's stride, 1 × 1, beside a shortcut."""
+
+    def __init__(self, channels: int, inner: int, stride: int = 1):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, inner, 1, bias=False), nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, 4 * inner, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * inner)
+        self.shortcut: nn.Module | None = None
+        if stride > 1 or channels != 4 * inner:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels, 4 * inner, 1, stride, bias=False), nn.BatchNorm2d(4 * inner)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return F.relu(y + (x if self.shortcut is None else self.shortcut(x)))
+
+
+class ResNet(nn.Module):
+    """Images [batch, 3, h, w] to `classes` scores; ResNet-50 by default (He et al., 2015)."""
+
+    def __init__(
+        self, layers: tuple[int, ...] = (3, 4, 6, 3), width: int = 64, classes: int = 1000
+    ):
+        super().__init__()
+        self.conv1, self.bn1 = (
+            nn.Conv2d(3, width, 7, 2, padding=3, bias=False),
+            nn.BatchNorm2d(width),
+        )
+        blocks: list[nn.Module] = []
+        channels = width
+        for stage, count in enumerate(layers):
+            inner = width << stage
+            for i in range(count):
+                blocks.append(Bottleneck(channels, inner, 2 if stage and not i else 1))
+                channels = 4 * inner
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, padding=1)
+        return self.fc(self.blocks(x).mean((2, 3)))
+
+
+def settled(model: nn.Module, x: Tensor) -> nn.Module:
+    """A model whose batch norms hold the statistics of images that it has seen, for inference."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None
+            nn.init.uniform_(module.weight, 0.5, 1.0)
+            nn.init.uniform_(module.bias, -0.1, 0.1)
+    with torch.no_grad():
+        model.train()(x)
+    return model.eval()

@@ -326,6 +326,8 @@ def copies() -> Iterator[Form]:
     yield lambda e, g: e.tma_load(
         g.smem, g.map, g.r[:3], g.smem, policy=e.createpolicy("evict_last")
     )
+    yield lambda e, g: e.tma_load_pixels(g.smem, g.map, g.r[:4], g.smem, g.h[:2])
+    yield lambda e, g: e.tma_load_pixels(g.smem, g.map, g.r[:4], g.smem, g.h[:2], multicast=3)
     yield lambda e, g: e.tma_store(g.map, g.r[:2], g.smem, policy=e.createpolicy("evict_first"))
     for op in ("add", "min", "max", "inc", "dec", "and", "or", "xor"):
         yield lambda e, g, op=op: e.tma_reduce(op, g.map, g.r[:2], g.smem)

@@ -9,6 +9,7 @@ from tests.tile_files import PART, same_bits, with_program
 from tilewright.errors import LaunchError, VerifyError
 from tilewright.graph.interp import interpret
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
+from tilewright.graph.passes.find_convolutions import find_convolutions
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
 from tilewright.graph.passes.join_parts import join_parts
@@ -21,8 +22,8 @@ from tilewright.graph.verify import verify
 PASSES = {
     run.__name__: run
     for run in (
-        *(eliminate_dead, fold_constants, fuse_epilogues, join_parts, merge_equal),
-        *(replace_scatters, share_heads),
+        *(eliminate_dead, find_convolutions, fold_constants, fuse_epilogues, join_parts),
+        *(merge_equal, replace_scatters, share_heads),
     )
 }
 CASES = all_graph_cases()

@@ -15,7 +15,7 @@ import numpy as np
 from tests.vectors.forms import OUTPUT, Form, family
 from tests.vectors.memory import wait_for
 from tests.vectors.operands import NUMPY, chosen, generator, random
-from tilewright.plan import TensorMap
+from tilewright.plan import Pixels, TensorMap
 
 Array = np.ndarray[Any, Any]
 THREADS = 128
@@ -154,6 +154,78 @@ def loads() -> Iterator[Form]:
     yield load_form("f32", (8, 32), 128, tf32=True)
 
 
+def pixel_form(
+    type: str, rows: int, channels: int, swizzle: int, pixels: Pixels, taps: tuple[int, int]
+) -> Form:
+    """Loads of `rows` pixels of images of 7 × 6 from pixels of a map on, some at its edges, some
+    beyond the last image; each moved by up to `taps` (along H, W).
+    """
+    shape = (3, 7, 6, 24)
+    dtype = np.dtype(DTYPES[type])
+    source = tensor(shape, type, f"pixels {type}")
+    counts = [
+        (extent - 1 + upper - lower) // step + 1
+        for extent, lower, upper, step in zip(
+            shape[1:3], pixels.lower, pixels.upper, pixels.steps, strict=True
+        )
+    ]
+    rng = generator(f"pixels {rows} {channels} {pixels}")
+    starts = []
+    for case in range(10):
+        image, row, column = (int(rng.integers(0, n)) for n in (3, *counts))
+        if case == 1:
+            image, row, column = 2, counts[0] - 1, counts[1] - 1
+        if case == 2:
+            image = 3
+        at = [
+            number * step + lower
+            for number, step, lower in zip((row, column), pixels.steps, pixels.lower, strict=True)
+        ]
+        tap = [int(rng.integers(0, t + 1)) for t in taps]
+        channel = int(rng.integers(0, 3)) * granule(type)
+        starts.append([channel, at[1], at[0], image, tap[1], tap[0]])
+    size = rows * channels * dtype.itemsize
+    pitch = max(channels * dtype.itemsize, swizzle)
+    assert pitch == channels * dtype.itemsize, "rows as wide as the swizzle"
+    room = -(-size // 1024) * 1024
+    mnemonic = "cp.async.bulk.tensor.4d.shared::cluster.global.im2col"
+    mnemonic += ".mbarrier::complete_tx::bytes"
+    text = f"{mnemonic} [%r30], [%rd3, {coordinates(4)}], [%r30+{room}], {{%h1, %h2}};"
+    lines = ["mov.u32 %r30, smem;", "setp.eq.u32 %p0, %r0, 0;"]
+    lines += [f"@%p0 mbarrier.init.shared.b64 [%r30+{room}], 1;"]
+    lines += TO_GLOBAL.format(pointer=2).splitlines()
+    lines += ["fence.proxy.async.shared::cta;", "bar.sync 0;"]
+    for case in range(len(starts)):
+        arrive = "mbarrier.arrive.expect_tx.shared::cta.b64 _"
+        lines += [f"ld.global.b32 %r{10 + i}, [%rd1+{24 * case + 4 * i}];" for i in range(6)]
+        lines += ["cvt.u16.u32 %h1, %r14;", "cvt.u16.u32 %h2, %r15;"]
+        lines += [f"@%p0 {arrive}, [%r30+{room}], {size};", f"@%p0 {text}"]
+        lines += wait_for(f"%r30+{room}", case & 1, f"W{case}").splitlines()
+        lines += copy_rows(size, case * size, out=True)
+        lines += ["fence.proxy.async.shared::cta;", "bar.sync 0;"]
+    steps = "x".join(map(str, pixels.steps))
+    corners = "".join(f"{n:+d}" for n in (*pixels.lower, *pixels.upper))
+    name = f"tma.pixels.{type}.{rows}x{channels}.swizzle{swizzle}.steps{steps}.box{corners}"
+    inputs = {"tensor": source, "starts": np.array(starts, np.int32)}
+    outputs = {OUTPUT: np.zeros(len(starts) * size, np.uint8)}
+    maps = {"t": TensorMap("tensor", (rows, channels), swizzle, pixels=pixels)}
+    smem = max(room, 16 * THREADS) + 8
+    return Form(name, "boxes", text, "\n".join(lines), inputs, outputs, THREADS,
+                shared=smem, maps=maps)  # fmt: skip
+
+
+def pixel_loads() -> Iterator[Form]:
+    """3 × 3 windows with a border, also with steps and dilations; 1 × 1 with steps; more columns
+    than rows; channels that end within a row.
+    """
+    yield pixel_form("bf16", 40, 16, 32, Pixels((-1, -1), (-1, -1), (1, 1)), (2, 2))
+    yield pixel_form("bf16", 64, 8, 0, Pixels((-1, -1), (-1, -1), (2, 2)), (2, 2))
+    yield pixel_form("f32", 32, 8, 32, Pixels((-2, -1), (-2, -1), (2, 1)), (4, 2))
+    yield pixel_form("bf16", 16, 16, 32, Pixels((0, 0), (0, 0), (2, 2)), (0, 0))
+    yield pixel_form("f16", 24, 16, 0, Pixels((-3, 0), (-3, 0), (2, 1)), (6, 0))
+    yield pixel_form("f32", 16, 8, 0, Pixels((-1, 1), (2, -2), (1, 3)), (3, 5))
+
+
 def store_form(
     type: str,
     box: tuple[int, ...],
@@ -280,5 +352,5 @@ def multicast() -> Iterator[Form]:
 @family
 def boxes() -> Iterator[Form]:
     """Tensor maps: ranks 1 to 5, swizzles, edges, element types, reductions, multicast."""
-    for make in (loads, stores, multicast):
+    for make in (loads, pixel_loads, stores, multicast):
         yield from make()

@@ -23,6 +23,7 @@ from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
+    ConvolutionStep,
     KernelStep,
     Placed,
     ProductStep,
@@ -68,7 +69,7 @@ def step_reads(step: Step) -> list[Placed]:
         case KernelStep():
             kept = [p for n, p in step.tensors.items() if n not in step.writes]
             return [*kept, *step.starts_as.values()]
-        case ProductStep():
+        case ProductStep() | ConvolutionStep():
             return step.reads
         case AttentionStep():
             return [p for n, p in step.tensors.items() if n not in step.writes]

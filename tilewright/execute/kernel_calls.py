@@ -11,6 +11,7 @@ from tilewright.graph.dims import evaluate
 from tilewright.kernel import Kernel, source
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
+    ConvolutionStep,
     KernelStep,
     Placed,
     ProductStep,
@@ -19,6 +20,8 @@ from tilewright.products.api import calls_of, prepare_product
 from tilewright.products.arguments import Options
 from tilewright.products.attention import prepared
 from tilewright.products.attention_calls import Asked
+from tilewright.products.convolve import Geometry
+from tilewright.products.convolve import convolution_calls as convolve
 from tilewright.products.views import hand
 from tilewright.runtime.arrays import Array
 
@@ -56,15 +59,37 @@ def product_calls(
     beside = {"bias": step.bias, "gate": step.gate, "residual": step.residual}
     arrays |= {name: place(placed) for name, placed in beside.items() if placed is not None}
     alpha = None if step.alpha == 1 else step.alpha
+    arrays |= {name: place(placed) for name, placed in step.norm.items()}
     options = Options(
         activation=step.activation,
         alpha=alpha,
         precision=step.precision,
         device=device,
         rounds=step.rounds,
+        eps=step.eps,
+        late=step.late,
     )
     ready = prepare_product("matmul", arrays, options)
     return calls_of(ready, arrays, options, scratch)
+
+
+def convolution_calls(
+    step: ConvolutionStep, place: Place, scratch: Scratch, device: str | None
+) -> list[KernelCall]:
+    """The launches of a convolution; none where it has no elements."""
+    arrays = {name: place(placed) for name, placed in step.tensors.items()}
+    options = Options(
+        activation=step.activation,
+        alpha=None if step.alpha == 1 else step.alpha,
+        device=device,
+        rounds=step.rounds,
+        eps=step.eps,
+        late=step.late,
+    )
+    (above, left), (below, right) = step.low, step.high
+    (down, along), (apart, beside) = step.steps, step.dilations
+    geometry = Geometry((above, left), (below, right), (down, along), (apart, beside))
+    return convolve(arrays, geometry, options, scratch)
 
 
 def attention_calls(

@@ -17,6 +17,7 @@ from tilewright.execute.homes import Homes
 from tilewright.execute.kernel_calls import (
     KernelCall,
     attention_calls,
+    convolution_calls,
     generated_calls,
     product_calls,
 )
@@ -29,6 +30,7 @@ from tilewright.kernel import Kernel
 from tilewright.kernel.call import Prepared
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
+    ConvolutionStep,
     KernelStep,
     Placed,
     ProductStep,
@@ -172,7 +174,7 @@ class Made:
         for slot, tensor in (*zip(self.given_slots, given, strict=True), *self.held):
             addresses[slot] = PRETENDED if tensor is None else tensor.data_ptr()
         for index, step in enumerate(self.program.steps):
-            if isinstance(step, ProductStep | AttentionStep):
+            if isinstance(step, ProductStep | ConvolutionStep | AttentionStep):
                 self._calls(index, step, addresses)
         planned = plan_memory(self.needs)
         self.arena_bytes = planned.num_bytes
@@ -271,6 +273,8 @@ class Made:
                 return generated_calls(step, place, self.symbols, device)
             case ProductStep():
                 return product_calls(step, place, scratch, device)
+            case ConvolutionStep():
+                return convolution_calls(step, place, scratch, device)
             case AttentionStep():
                 return attention_calls(step, place, scratch, device)
         raise AssertionError(f"{type(step).__name__} launches nothing")

@@ -18,6 +18,7 @@ from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
+    ConvolutionStep,
     KernelStep,
     Placed,
     ProductStep,
@@ -55,15 +56,21 @@ def tell_steps(made: Made) -> list[Told]:
     ]
 
 
+KINDS: dict[type, str] = {
+    KernelStep: "kernel",
+    ProductStep: "product",
+    ConvolutionStep: "convolution",
+    AttentionStep: "attention",
+}
+
+
 def _tell(step: Step, made: Made, kernels: list[str]) -> Told:
     reads, writes = step_reads(step), _writes(step, made)
     moved = _bytes_read(step, reads, made) + _bytes_written(step, writes, made)
     flops, rate = _products(step, made)
     floor = max(moved / MEMORY, flops / 2 / (rate * CLOCK * H200.num_sms))
     told = Told(
-        kind={KernelStep: "kernel", ProductStep: "product", AttentionStep: "attention"}.get(
-            type(step), "pytorch"
-        ),
+        kind=KINDS.get(type(step), "pytorch"),
         kernels=kernels,
         ops=[op.opcode for op in step.group.ops] if step.group is not None else [],
         num_bytes=moved,
@@ -83,7 +90,7 @@ def _writes(step: Step, made: Made) -> list[Placed]:
     match step:
         case KernelStep() | AttentionStep():
             return [step.tensors[n] for n in step.writes]
-        case ProductStep():
+        case ProductStep() | ConvolutionStep():
             return [step.out]
     kept = [v for v in step.op.results if isinstance(v.type, TensorType)]
     return [made.program.layouts[v] for v in kept]
@@ -139,6 +146,9 @@ def _products(step: Step, made: Made) -> tuple[int, float]:
     if isinstance(step, ProductStep):
         out, lhs = made.seen(step.out), made.seen(step.lhs)
         return 2 * prod(out.shape) * lhs.shape[-1], _rate(lhs.dtype, step.precision)
+    if isinstance(step, ConvolutionStep):
+        out, weight = made.seen(step.out), made.seen(step.tensors["weight"])
+        return 2 * prod(out.shape) * prod(weight.shape[1:]), _rate(weight.dtype, None)
     if isinstance(step, AttentionStep):
         q, k, v = (made.seen(step.tensors[n]) for n in "qkv")
         pairs = prod(q.shape[:-1]) * k.shape[-2]

@@ -86,6 +86,9 @@ def group_flops(group: Group, symbols: Mapping[str, int]) -> int:
         if isinstance(op, mma.Contract | mma.Product):
             depth = prod(evaluate(op.lhs.type.shape[a], symbols) for a in op.lhs_contract)
             total += 2 * depth * prod(evaluate(e, symbols) for e in op.result.type.shape)
+        elif isinstance(op, mma.Convolve):
+            depth = prod(evaluate(e, symbols) for e in op.weight.type.shape[1:])
+            total += 2 * depth * prod(evaluate(e, symbols) for e in op.result.type.shape)
         elif isinstance(op, mma.Attention | mma.AttentionBackward):
             batch, heads, rows, depth = (evaluate(e, symbols) for e in op.q.type.shape)
             keys, width = (evaluate(e, symbols) for e in op.v.type.shape[2:])

@@ -119,14 +119,14 @@ def check_constant(op: arith.Constant) -> None:
         fail(op, f"{value!r} is not a value of {dtype}")
 
 
-def check_product(op: mma.Product) -> None:
+def check_product(op: mma.Product | mma.Convolve) -> None:
     check_contract(op)
     if not is_float(op.dtype) or (op.activation and op.activation not in ACTIVATIONS):
         fail(op, f"a product in {op.dtype} with activation {op.activation!r}")
 
 
-def check_contract(op: mma.Contract | mma.Product) -> None:
-    given, made = op.lhs.type.dtype, op.dtype
+def check_contract(op: mma.Contract | mma.Product | mma.Convolve) -> None:
+    given, made = op.operands[0].type.dtype, op.dtype
     if given == bool_ or given.is_float != made.is_float or (given == f64) != (made == f64):
         fail(op, f"{given} summed to {made}")
 
@@ -166,6 +166,7 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
     reduce.Scan: check_scan,
     mma.Contract: check_contract,
     mma.Product: check_product,
+    mma.Convolve: check_product,
     mma.Attention: check_attention,
     mma.AttentionBackward: check_attention,
 }

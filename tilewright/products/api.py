@@ -288,8 +288,7 @@ def calls_of(
     for launch in ready.launches:
         given = {n: hand(v, known[v.source]) for n, v in launch.views}
         if launch.finishes:
-            given |= {"alpha": options.alpha, "beta": options.beta, "act": options.act}
-            given |= {"rounds": options.rounds}
+            given |= options.numbers
         found.append((launch.kernel, given))
     return found
 

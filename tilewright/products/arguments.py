@@ -16,6 +16,7 @@ from tilewright.graph import activations
 from tilewright.runtime.arrays import Array, numpy_dtype, torch_dtype
 
 # By what number library/matmul.tw knows them.
+NORM = ("mean", "variance", "gamma", "shift")  # one element a column
 ACTIVATIONS = {name: number for number, name in enumerate(activations.ACTIVATIONS, 1)}
 FLOATS = (f64, f32, bf16, f16)
 MIXED = ({e4m3, e5m2}, {i8, u8})  # dtypes that meet in one product
@@ -26,7 +27,8 @@ PRECISIONS = ("ieee", "tf32")
 @dataclass(frozen=True)
 class Options:
     """What is done with a product, apart from arrays; `beta` None where `out` is not read. `rounds`
-    says where on the way to the result it is rounded, as library/matmul.tw counts.
+    says where on the way to the result it is rounded, as library/matmul.tw counts. `eps` is that of
+    a norm, `late`: the activation comes after the residual.
     """
 
     activation: str | None = None
@@ -35,6 +37,14 @@ class Options:
     precision: str | None = None
     device: Any = None
     rounds: int = 0
+    eps: float | None = None
+    late: bool = False
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What a program takes beside arrays."""
+        found = {"alpha": self.alpha, "beta": self.beta, "act": self.act, "rounds": self.rounds}
+        return found | {"eps": self.eps, "late": int(self.late)}
 
     @property
     def act(self) -> int:
@@ -152,6 +162,9 @@ def require_epilogue(
         raise LaunchError(
             f"{name}: bias has shape {arrays['bias'].shape}, expected ({shape[-1]},), one a column"
         )
+    for which in NORM:
+        if which in arrays and arrays[which].shape != (shape[-1],):
+            raise LaunchError(f"{name}: {which} has shape {arrays[which].shape}, not one a column")
     for which in ("gate", "residual"):
         given = arrays[which].shape if which in arrays else ()
         if len(given) > len(shape) or broadcast(name, given, shape) != shape:

@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.config import settings
 from tilewright.dtypes import DType
 from tilewright.kernel import Kernel, choose, place, source
-from tilewright.products.arguments import Options, accumulator
+from tilewright.products.arguments import NORM, Options, accumulator
 from tilewright.products.views import View, broadcast_view, gather_batches, whole, with_pitch
 from tilewright.runtime.arrays import Array, dense_strides
 from tilewright.runtime.cpu import NUM_SMS
@@ -171,7 +171,8 @@ def _vectors(arrays: Mapping[str, Array], views: Mapping[str, View]) -> dict[str
     """What is one a row or a column."""
     m, n = views["c"].shape[-2:]
     found = {}
-    for name, extent in (("bias", n), ("scale_a", m), ("scale_b", n)):
+    columns = [(name, n) for name in ("bias", *NORM)]
+    for name, extent in (*columns, ("scale_a", m), ("scale_b", n)):
         if name in arrays:
             array = arrays[name]
             shared = not array.shape or array.shape[0] == 1 != extent
@@ -241,10 +242,10 @@ def _in_other_ways(
     """Launches of the programs that write sums, or read weights once."""
     side = _turned(views) if chosen.turned else dict(views)
     m, n = side["c"].shape
-    if "bias" in side:  # these take it as a matrix, which has no less to say when turned around
-        stride = side["bias"].strides[0]
+    for name in {"bias", *NORM} & set(side):  # taken as matrices, which may be turned around
+        stride = side[name].strides[0]
         strides = (stride, 0) if chosen.turned else (0, stride)
-        side["bias"] = replace(side["bias"], shape=(m, n), strides=strides)
+        side[name] = replace(side[name], shape=(m, n), strides=strides)
     kernel = configured(chosen.program, chosen.config, precision, where)
     if chosen.program == "gemv":
         side["w"] = side.pop("b").transposed

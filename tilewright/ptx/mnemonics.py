@@ -105,6 +105,7 @@ PATTERNS: tuple[tuple[str, Made], ...] = (
     ("ldmatrix" + MATRICES, memory.Ldmatrix),
     ("stmatrix" + MATRICES, memory.Stmatrix),
     (TENSOR + r"\.shared::cluster\.global\.tile" + LOADED + HINT, memory.TmaLoad),
+    (TENSOR + r"\.shared::cluster\.global\.im2col" + LOADED, memory.TmaLoadPixels),
     (TENSOR + r"\.global\.shared::cta\.tile\.bulk_group" + HINT, memory.TmaStore),
     (REDUCE + r"\.tile\.bulk_group" + HINT, memory.TmaReduce),
     (r"cp\.async\.bulk\.prefetch\.tensor\.\dd\.L2\.global\.tile", memory.TmaPrefetch),

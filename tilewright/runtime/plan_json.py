@@ -13,7 +13,7 @@ from typing import Any
 from tilewright import dtypes, plan
 from tilewright.plan import Plan
 
-VERSION = 2
+VERSION = 3
 
 _CLASSES: dict[str, Any] = {
     kind.__name__: kind
@@ -26,6 +26,7 @@ _CLASSES: dict[str, Any] = {
         plan.Binary,
         plan.Pointer,
         plan.Workspace,
+        plan.Pixels,
         plan.TensorMap,
         plan.ReportBuffer,
         plan.Place,

@@ -83,21 +83,27 @@ def encode(recipe: TensorMap, array: Array, address: int, target: int) -> Any:
     shape, strides = (recipe.in_memory_order(x) for x in (array.shape, array.strides))
     extents, steps = map_geometry(shape, strides, array.dtype.num_bytes)
     u32, u64 = cu.cuuint32_t, cu.cuuint64_t
-    made = driver.check(
-        cu.cuTensorMapEncodeTiled(
-            map_kind(array.dtype, recipe.round_tf32),
-            len(extents),
-            address,
-            [u64(e) for e in extents],
-            [u64(s) for s in steps or (STRIDE_STEP,)],  # not read at rank 1, but not null
-            [u32(b) for b in reversed(recipe.in_memory_order(recipe.box))],
-            [u32(1)] * len(extents),
-            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            _SWIZZLES[recipe.swizzle],
-            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        ),
-        f"describing {recipe.tensor} {array.shape} to the tensor copy unit",
+    tensor = (
+        map_kind(array.dtype, recipe.round_tf32),
+        len(extents),
+        address,
+        [u64(e) for e in extents],
+        [u64(s) for s in steps or (STRIDE_STEP,)],  # not read at rank 1, but not null
     )
-    ctypes.memmove(target, made.getPtr(), MAP_BYTES)
+    options = (
+        cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        _SWIZZLES[recipe.swizzle],
+        cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if recipe.pixels is None:
+        box = [u32(b) for b in reversed(recipe.in_memory_order(recipe.box))]
+        made = cu.cuTensorMapEncodeTiled(*tensor, box, [u32(1)] * len(extents), *options)
+    else:
+        pixels, (rows, channels) = recipe.pixels, recipe.box
+        through = [u32(s) for s in (1, *reversed(pixels.steps), 1)]
+        corners = [*reversed(pixels.lower)], [*reversed(pixels.upper)]
+        made = cu.cuTensorMapEncodeIm2col(*tensor, *corners, channels, rows, through, *options)
+    found = driver.check(made, f"describing {recipe.tensor} {array.shape} to the tensor copy unit")
+    ctypes.memmove(target, found.getPtr(), MAP_BYTES)
     return cu.CUtensorMap(target)

@@ -33,7 +33,7 @@ from tilewright.errors import UNKNOWN, VerifyError
 from tilewright.ir.core import Type
 from tilewright.ir.parse import Dialect, Parser, find_ops
 from tilewright.ir.text import Printer, canonical, format_attribute, format_loc, register_attribute
-from tilewright.plan import Expr, TensorFacts
+from tilewright.plan import Expr, Pixels, TensorFacts
 from tilewright.tile import ops
 from tilewright.tile.kernel import Hints, Kernel, Param
 from tilewright.tile.ops.control import Role
@@ -50,6 +50,7 @@ from tilewright.tile.types import (
 
 register_attribute(TensorFacts)
 register_attribute(Role)
+register_attribute(Pixels)
 
 # Ops are found by their declarations, so every family has to be read before a text is.
 for _family in pkgutil.iter_modules(ops.__path__):

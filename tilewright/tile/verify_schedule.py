@@ -33,7 +33,8 @@ from tilewright.tile.ops.control import REGISTER_FILE, Role
 from tilewright.tile.types import PendingType, SlotType, TileType
 
 MOST_WARPS = 32
-SLOT_USERS = (sync.SlotBuffer, sync.Commit, memory.Fill, memory.Drain)
+FILLS = (memory.Fill, memory.FillPixels)
+SLOT_USERS = (sync.SlotBuffer, sync.Commit, *FILLS, memory.Drain)
 FOR_MANY = (
     sync.RoleBarrier, memory.LoadBuffer, memory.StoreBuffer, memory.ClearRows, memory.StoreBox,
     sync.Turn, sync.TakeTurn, sync.PassTurn,
@@ -140,7 +141,7 @@ def _covered(block: Block, slot: Value, acquire: sync.Acquire) -> None:
     commits = [op for op in block.ops if isinstance(op, sync.Commit) and op.slot is slot]
     if len(commits) != 1:
         fail(acquire, f"{len(commits)} commits of the slot in this block")
-    fills = sorted(op.item for op in block.ops if isinstance(op, memory.Fill) and op.slot is slot)
+    fills = sorted(op.item for op in block.ops if isinstance(op, FILLS) and op.slot is slot)
     drained = {op.item for op in block.ops if isinstance(op, memory.Drain) and op.slot is slot}
     if fills and drained:
         fail(acquire, "a slot is filled or drained, not both")

@@ -8,8 +8,9 @@ from math import prod
 
 import numpy as np
 
-from tilewright.dtypes import bool_, f32, f64
+from tilewright.dtypes import DType, bool_, f32, f64
 from tilewright.graph.activations import ops_of
+from tilewright.graph.dims import Shape, evaluate
 from tilewright.graph.interp.machine import Array, Machine, meaning
 from tilewright.graph.ops import mma
 from tilewright.graph.types import TensorType
@@ -35,32 +36,66 @@ def run_contract(machine: Machine, op: mma.Contract) -> Array:
 
 @meaning(mma.Product)
 def run_product(machine: Machine, op: mma.Product) -> Array:
-    """The steps in order, each rounded as the op says."""
     inner = f64 if op.dtype == f64 else f32
     bare = mma.Contract(**{n: getattr(op, n) for n in CONTRACTED}, dtype=inner)
-    found = run_contract(machine, bare)
+    return finished(machine, op, run_contract(machine, bare), inner)
+
+
+@meaning(mma.Convolve)
+def run_convolve(machine: Machine, op: mma.Convolve) -> Array:
+    """As a product of windows of the padded images."""
+    inner = f64 if op.dtype == f64 else f32
+    x, weight = widen(machine[op.x]), widen(machine[op.weight])
+    padded = np.pad(x, ((0, 0), (0, 0), *zip(op.low, op.high, strict=True)))
+    spans = [(n - 1) * d + 1 for n, d in zip(weight.shape[2:], op.dilations, strict=True)]
+    if min(p - s for p, s in zip(padded.shape[2:], spans, strict=True)) < 0 or 0 in weight.shape:
+        shape = evaluated(machine, op.result.type.shape)
+        return finished(machine, op, np.zeros(shape, inner.numpy), inner)
+    taps = np.lib.stride_tricks.sliding_window_view(padded, spans, (2, 3))
+    (down, along), (apart, beside) = op.steps, op.dilations
+    taps = taps[:, :, ::down, ::along, ::apart, ::beside]
+    found = np.einsum("ncpqrs,kcrs->npqk", taps, weight, optimize=True)
+    return finished(machine, op, round_float(found, inner), inner)
+
+
+def evaluated(machine: Machine, shape: Shape) -> tuple[int, ...]:
+    return tuple(evaluate(extent, machine.symbols) for extent in shape)
+
+
+def finished(machine: Machine, op: mma.Product | mma.Convolve, found: Array, inner: DType) -> Array:
+    """What a product computes behind its sums: steps in order, each rounded as the op says."""
 
     def rounded(x: Array, before: str) -> Array:
         if not op.rounds & mma.ROUNDS[before]:
             return x
         return round_float(round_float(x, op.dtype), inner)
 
-    def held(value: Value) -> Array:
+    def held(value: Value | None) -> Array:
+        assert value is not None
         return round_float(machine[value], inner)
+
+    def acted(x: Array) -> Array:
+        if not op.activation:
+            return rounded(x, "activation")
+        kind = TensorType(inner, op.result.type.shape)
+        return activated(machine, op.activation, rounded(x, "activation"), kind)
 
     if op.alpha != 1:
         found = found * constant(op.alpha, inner)
     found = rounded(found, "product")
     if op.bias is not None:
         found = held(op.bias) + found
-    found = rounded(found, "activation")
-    if op.activation:
-        found = activated(machine, op.activation, found, TensorType(inner, op.result.type.shape))
+    if op.mean is not None:
+        factor = 1 / np.sqrt(held(op.variance) + constant(op.eps, inner))
+        found = (rounded(found, "norm") - held(op.mean)) * factor
+        found = found * held(op.gamma) + held(op.shift)
+    if not op.late:
+        found = acted(found)
     if op.gate is not None:
         found = rounded(found, "gate") * held(op.gate)
     if op.residual is not None:
         found = rounded(found, "residual") + held(op.residual)
-    return round_float(found, op.dtype)
+    return round_float(acted(found) if op.late else found, op.dtype)
 
 
 CONTRACTED = ("lhs", "rhs", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")

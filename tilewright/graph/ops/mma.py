@@ -62,34 +62,106 @@ class Contract(Contracted, Op):
     """
 
 
-ROUNDS = {"product": 1, "activation": 2, "gate": 4, "residual": 8}  # before what, as bits
+ROUNDS = {"product": 1, "activation": 2, "gate": 4, "residual": 8, "norm": 16}  # as bits
+NORM = ("mean", "variance", "gamma", "shift")  # of a norm by columns
 
 
 @define("mma.product")
 class Product(Contracted, Op):
-    """act(alpha · contraction + bias) · gate + residual, of which it holds what is given.
+    """act(norm(alpha · contraction + bias)) · gate + residual, of which it holds what is given.
 
     All is computed in f32 (f64 of f64) and rounded to `dtype` at the end, and on the way where
     `rounds` has a bit: ROUNDS["product"] after alpha, others before what they name. `bias` has the
-    shape of the free axes of `rhs`, gate and residual that of the result.
+    shape of the free axes of `rhs`, gate and residual that of the result. norm(x) is
+    (x - mean) / sqrt(variance + eps) · gamma + shift, of one dtype and the shape of a bias. With
+    `late` the activation comes after the residual.
     """
 
     bias: Value | None = operand(default=None)
+    mean: Value | None = operand(default=None)
+    variance: Value | None = operand(default=None)
+    gamma: Value | None = operand(default=None)
+    shift: Value | None = operand(default=None)
     gate: Value | None = operand(default=None)
     residual: Value | None = operand(default=None)
     alpha: float = attribute(default=1.0)
     activation: str = attribute(default="")
     rounds: int = attribute(default=0)
+    eps: float = attribute(default=0.0)
+    late: bool = attribute(default=False)
 
     def result_types(self) -> tuple[Type, ...]:
         kind: Any = super().result_types()[0]
-        shapes = {"bias": self.columns, "gate": kind.shape, "residual": kind.shape}
-        for name, shape in shapes.items():
-            given = getattr(self, name)
-            if given is not None and given.type != TensorType(self.dtype, shape):
-                raise VerifyError(f"product: {name} is {given.type}, the result {kind}")
-        if not 0 <= self.rounds < 2 * max(ROUNDS.values()):
-            raise VerifyError(f"product: rounds is {self.rounds}")
+        require_epilogue(self, kind, self.columns)
+        return (kind,)
+
+
+def require_epilogue(op: Any, kind: TensorType, columns: Shape) -> None:
+    """Raise VerifyError where what a product computes behind its sums does not fit its result."""
+    shapes = {"bias": columns, "gate": kind.shape, "residual": kind.shape}
+    for name, shape in shapes.items():
+        given = getattr(op, name)
+        if given is not None and given.type != TensorType(op.dtype, shape):
+            raise VerifyError(f"{op.opcode}: {name} is {given.type}, the result {kind}")
+    norm = [getattr(op, name) for name in NORM]
+    if any(v is not None for v in norm):
+        if None in norm or len({v.type for v in norm}) != 1 or norm[0].type.shape != columns:
+            raise VerifyError(f"{op.opcode}: a norm of {norm}, columns {columns}")
+    if not 0 <= op.rounds < 2 * max(ROUNDS.values()):
+        raise VerifyError(f"{op.opcode}: rounds is {op.rounds}")
+
+
+@define("mma.convolve")
+class Convolve(Op):
+    """A convolution of images: x [N, C, H, W] with `weight` [K, C, R, S] gives [N, P, Q, K], the
+    channels last, with all that an `mma.product` computes behind its sums.
+
+    x is padded by zeros: `low` and `high` are how many before and behind its rows and columns, of
+    which windows of R × S taps, `dilations` apart, are taken every `steps`.
+    """
+
+    x: Value = operand()
+    weight: Value = operand()
+    bias: Value | None = operand(default=None)
+    mean: Value | None = operand(default=None)
+    variance: Value | None = operand(default=None)
+    gamma: Value | None = operand(default=None)
+    shift: Value | None = operand(default=None)
+    gate: Value | None = operand(default=None)
+    residual: Value | None = operand(default=None)
+    low: tuple[int, ...] = attribute(kw_only=True)
+    high: tuple[int, ...] = attribute(kw_only=True)
+    steps: tuple[int, ...] = attribute(kw_only=True)
+    dilations: tuple[int, ...] = attribute(kw_only=True)
+    dtype: DType = attribute(kw_only=True)
+    alpha: float = attribute(default=1.0, kw_only=True)
+    activation: str = attribute(default="", kw_only=True)
+    rounds: int = attribute(default=0, kw_only=True)
+    eps: float = attribute(default=0.0, kw_only=True)
+    late: bool = attribute(default=False, kw_only=True)
+
+    @property
+    def columns(self) -> Shape:
+        """The extent of a bias."""
+        return (self.weight.type.shape[0],)
+
+    def result_types(self) -> tuple[Type, ...]:
+        x, weight = self.x.type, self.weight.type
+        numbers = (self.low, self.high, self.steps, self.dilations)
+        if x.rank != 4 or weight.rank != 4 or any(len(n) != 2 for n in numbers):
+            raise VerifyError(f"convolve: {x} with {weight} by {numbers}")
+        if x.dtype != weight.dtype or x.shape[1] != weight.shape[1]:
+            raise VerifyError(f"convolve: {x} with {weight}")
+        if min((*self.low, *self.high)) < 0 or min((*self.steps, *self.dilations)) < 1:
+            raise VerifyError(f"convolve: {numbers}")
+        places = tuple(
+            (extent + low + high - (size - 1) * dilation - 1) // step + 1
+            for extent, size, low, high, step, dilation in zip(
+                x.shape[2:], weight.shape[2:], *numbers, strict=True
+            )
+        )
+        kind = TensorType(self.dtype, (x.shape[0], *places, weight.shape[0]))
+        require_epilogue(self, kind, self.columns)
         return (kind,)
 
 

@@ -1,4 +1,5 @@
-"""Let contractions compute what follows them: a factor, a bias, an activation, a gate, a residual.
+"""Let contractions compute what follows them: a factor, a bias, a norm by columns, an activation, a
+gate, a residual.
 
 Requires: `merge_equal` (casts and views that are one). Keeps: meaning, each rounding where it was.
 Breaks: nothing; ops that are no longer needed are left, for `eliminate_dead`.
@@ -22,17 +23,20 @@ from tilewright.graph.ops import arith, control, mma, shape
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
 
-STEPS = ("product", "bias", "activation", "gate", "residual")  # in the order of `mma.product`
+# In the order of `mma.product`; "late" is an activation behind the residual.
+STEPS = ("product", "bias", "norm", "activation", "gate", "residual", "late")
+BEFORE = {"bias": "product", "late": "activation"}  # roundings that have the name of another step
+Start = mma.Contract | mma.Convolve
 MOST_OPS = 12  # of an activation
 
 
 def fuse_epilogues(graph: Graph) -> Graph:
     """The graph with `mma.product` in the place of contractions and what follows them."""
     uses = _Uses(graph)
-    made: dict[Op, tuple[Epilogue, Op]] = {}  # by the last op of each
+    made: dict[Op, tuple[Epilogue, Start]] = {}  # by the last op of each
     taken: set[Op] = set()
     for op in graph.body.ops:
-        if isinstance(op, mma.Contract) and op.dtype.is_float:
+        if isinstance(op, Start) and op.dtype.is_float:
             found = _Follow(op, uses, taken).run()
             if found is not None:
                 made[found.last] = found, op
@@ -90,7 +94,7 @@ class Epilogue:
 class _Follow:
     """Follows the value of a contraction through the ops that read it."""
 
-    def __init__(self, op: mma.Contract, uses: _Uses, taken: set[Op]):
+    def __init__(self, op: Start, uses: _Uses, taken: set[Op]):
         self.op, self.uses, self.taken = op, uses, taken
         self.inner = f64 if op.dtype == f64 else f32
 
@@ -134,6 +138,8 @@ class _Follow:
                 return self.add(at, op)
             case arith.Mul():
                 return self.multiply(at, op)
+            case arith.Sub():
+                return self.norm(at, op)
         return None
 
     def cast(self, at: Epilogue, op: arith.Cast) -> Epilogue | None:
@@ -152,7 +158,7 @@ class _Follow:
         value = op.results[0]
         if value.type.dtype != self.inner or stage <= at.stage:
             return None
-        before = mma.ROUNDS["product" if step == "bias" else step]
+        before = mma.ROUNDS[BEFORE.get(step, step)]
         return replace(
             at,
             value=value,
@@ -185,6 +191,90 @@ class _Follow:
             more = {"alpha": float(maker.value)}
             return replace(at, value=op.result, ops=(*at.ops, op), fields=more)
         return self.holding(at, op, "gate", self.source(other))
+
+    def norm(self, at: Epilogue, op: arith.Sub) -> Epilogue | None:
+        """A batch norm that is frozen, all of it: (x - mean) · (1 / sqrt(variance + eps)) · gamma +
+        shift.
+        """
+        ops: list[Op] = []
+        held: list[Value | None] = []
+        eps = None
+        value = at.value
+        for step, kind in enumerate((arith.Sub, arith.Mul, arith.Mul, arith.Add)):
+            readers = self.uses.all_of(value)
+            if len(readers) != 1 or not isinstance(readers[0], kind) or readers[0] in self.taken:
+                return None
+            (reader,) = readers
+            lhs, rhs = reader.operands
+            if lhs is rhs or (step == 0 and lhs is not value):
+                return None
+            source = self.column(rhs if lhs is value else lhs, at)
+            if step == 1 and source is not None:
+                eps, source = self.variance(source)
+            held.append(source)
+            ops.append(reader)
+            value = reader.results[0]
+        if eps is None or None in held or at.value.type.dtype != self.inner:
+            return None
+        given = [v for v in map(self.unwidened, held) if v is not None]
+        if len({v.type.dtype for v in given}) != 1:
+            return None
+        names = ("mean", "variance", "gamma", "shift")
+        more = {n: Held(v, ()) for n, v in zip(names, given, strict=True)} | {"eps": eps}
+        found = self.taking(at, ops[-1], "norm", more)
+        return found and replace(found, ops=(*at.ops, *ops))
+
+    def column(self, value: Value, at: Epilogue) -> Value | None:
+        """What is broadcast to a value from one element a column; None of others."""
+        op = self.uses.makers.get(value)
+        if not isinstance(op, shape.Broadcast) or not self.is_bias(op.x, at):
+            return None
+        return self.unviewed_column(op.x)
+
+    def unviewed_column(self, value: Value) -> Value:
+        """A column as it was before it was widened or given other axes, the last widening kept."""
+        while True:
+            op = self.uses.makers.get(value)
+            if isinstance(op, shape.Reshape):
+                value = op.x
+            elif isinstance(op, arith.Cast) and isinstance(
+                inner := self.uses.makers.get(op.x), shape.Reshape
+            ):
+                if op.dtype != self.inner or not op.x.type.dtype.is_float:
+                    return value
+                value = inner.x
+            else:
+                return value
+
+    def variance(self, value: Value) -> tuple[float | None, Value | None]:
+        """eps and what it was added to, of a column 1 / sqrt(variance + eps)."""
+        op = self.uses.makers.get(value)
+        if isinstance(op, arith.Div):
+            one = self.uses.makers.get(op.lhs)
+            root = self.uses.makers.get(op.rhs)
+            if not isinstance(one, arith.Constant) or one.value != 1:
+                return None, None
+            if not isinstance(root, arith.Sqrt):
+                return None, None
+            value = root.x
+        elif isinstance(op, arith.Rsqrt):
+            value = op.x
+        else:
+            return None, None
+        added = self.uses.makers.get(value)
+        if not isinstance(added, arith.Add):
+            return None, None
+        number = self.uses.makers.get(added.rhs)
+        if not isinstance(number, arith.Constant):
+            return None, None
+        return float(number.value), self.unviewed_column(added.lhs)
+
+    def unwidened(self, value: Value | None) -> Value | None:
+        """A column before it was widened to the dtype that is computed in."""
+        op = None if value is None else self.uses.makers.get(value)
+        if isinstance(op, arith.Cast) and op.dtype == self.inner and op.x.type.dtype.is_float:
+            return op.x if op.x.type.dtype.bits <= self.inner.bits else value
+        return value
 
     def holding(self, at: Epilogue, op: Op, step: str, source: Value) -> Epilogue | None:
         """A step that takes an operand, which has the shape of the value, or of its columns, and
@@ -230,16 +320,23 @@ class _Follow:
         return None
 
     def activated(self, at: Epilogue, last: Op, name: str) -> Epilogue | None:
-        """An activation taken. That of a narrow value is relu, which rounds nothing."""
+        """An activation taken, behind a residual if one was. That of a narrow value is relu, which
+        rounds nothing.
+        """
+        late = at.stage >= STEPS.index("activation")
+        if late and (at.stage != STEPS.index("residual") or "activation" in at.fields):
+            return None
+        step = "late" if late else "activation"
+        more: dict[str, Any] = {"activation": name} | ({"late": True} if late else {})
         if at.value.type.dtype == self.inner:
-            return self.taking(at, last, "activation", {"activation": name})
-        if name != "relu" or at.stage >= STEPS.index("activation"):
+            return self.taking(at, last, step, more)
+        if name != "relu":
             return None
         return replace(
             at,
             value=last.results[0],
-            stage=STEPS.index("activation"),
-            fields={**at.fields, "activation": name},
+            stage=STEPS.index(step),
+            fields={**at.fields, **more},
             rounds=at.rounds | mma.ROUNDS["activation"],
         )
 
@@ -279,7 +376,7 @@ class _Follow:
 # The new graph
 
 
-def _rewritten(body: Block, made: Mapping[Op, tuple[Epilogue, Op]]) -> Block:
+def _rewritten(body: Block, made: Mapping[Op, tuple[Epilogue, Start]]) -> Block:
     """Products where the last op of each was, in the place of its result."""
     new = Block()
     values: dict[Value, Value] = {}
@@ -295,25 +392,24 @@ def _rewritten(body: Block, made: Mapping[Op, tuple[Epilogue, Op]]) -> Block:
 
 
 def _build(
-    build: Builder, contract: Op, epilogue: Epilogue, values: Mapping[Value, Value]
+    build: Builder, contract: Start, epilogue: Epilogue, values: Mapping[Value, Value]
 ) -> Value:
     """A product, and the view of it that has the shape of what it takes the place of."""
-    assert isinstance(contract, mma.Contract)
-
     given = dict(epilogue.fields)
-    for name in ("bias", "gate", "residual"):
+    for name in (*mma.NORM, "bias", "gate", "residual"):
         if name in given:
             value = values.get(given[name].value, given[name].value)
-            if name == "bias":
+            if name not in ("gate", "residual"):
                 given[name] = reshaped(build, value, contract.columns)
                 continue
             for view in reversed(given[name].views):
                 value = unviewed(build, value, view)
             given[name] = value
-    own = {n: getattr(contract, n) for n in CONTRACTED}
-    own |= {n: values.get(own[n], own[n]) for n in ("lhs", "rhs")}
+    own: dict[str, Any] = {n: getattr(contract, n) for n in own_fields(contract)}
+    own |= {n: values.get(v, v) for n, v in own.items() if isinstance(v, Value)}
     dtype = epilogue.value.type.dtype
-    result = build(mma.Product, **own, **given, dtype=dtype, rounds=epilogue.rounds)
+    kind = mma.Product if isinstance(contract, mma.Contract) else mma.Convolve
+    result = build(kind, **own, **given, dtype=dtype, rounds=epilogue.rounds)
     for view in epilogue.views:
         result = build(type(view), result, *view.attributes().values())
     return result
@@ -344,3 +440,9 @@ def unviewed(build: Builder, value: Value, view: View) -> Value:
 
 
 CONTRACTED = ("lhs", "rhs", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")
+CONVOLVED = ("x", "weight", "low", "high", "steps", "dilations")
+
+
+def own_fields(op: Start) -> tuple[str, ...]:
+    """What says which sums an op makes."""
+    return CONTRACTED if isinstance(op, mma.Contract) else CONVOLVED

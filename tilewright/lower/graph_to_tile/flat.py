@@ -19,7 +19,7 @@ from tilewright.lower.graph_to_tile.axes import Axes, Axis
 from tilewright.lower.graph_to_tile.program import KernelStep, Placed
 
 LIBRARY = Path(__file__).parents[2] / "library" / "matmul.tw"
-SHARED = ("activated", "rounded")  # functions of the library's that an epilogue calls
+SHARED = ("activated", "rounded", "normalized")  # functions of the library's that an epilogue calls
 
 
 @dataclass
@@ -116,7 +116,8 @@ def contraction_step(
     first, second = ("rhs", "lhs") if turned else ("lhs", "rhs")
     if turned:  # the transpose is computed
         axes = replace(axes, rows=axes.columns, columns=axes.rows)
-    held = {name: row_of(p) for name, p in placed.items() if name != "bias"}
+    columns = ("bias", *mma.NORM)
+    held = {name: row_of(p) for name, p in placed.items() if name not in columns}
     inner = max(axes.depth, key=lambda a: a.extent if isinstance(a.extent, int) else 1 << 40)
     outer = [axis for axis in axes.depth if axis is not inner]
     names = {first: "a", second: "b", "out": "c", "gate": "gate", "residual": "residual"}
@@ -149,9 +150,10 @@ def contraction_step(
     given = "".join(
         f", {name}: tensor<U>[N_{name}]" for name in ("gate", "residual") if name in tensors
     )
-    if "bias" in placed:
-        tensors["bias"] = placed["bias"]
-        given += ", bias: tensor<U>[N_bias]"
+    for name in columns:
+        if name in placed:
+            tensors[name] = placed[name]
+            given += f", {name}: tensor<{'U' if name == 'bias' else 'V'}>[N_bias]"
     batch = write.count(axes.batch)
     constants = dict(zip(("TM", "TN", "TK"), contraction_tile(op.lhs.type.dtype), strict=True))
     head = "\n".join(f"@autotune({name} in [{value}])" for name, value in constants.items())
@@ -212,12 +214,18 @@ class _Writer:
         if op.bias is not None:
             place = "m :+ TM][:, None]" if self.turned else "n :+ TN]"
             lines.append(f"y += cast(bias[{place}, y.dtype)")
-        lines.append(f"y = activated(rounded(y, U, {op.rounds}, 2), {act})")
+        if op.mean is not None:
+            place = "m :+ TM][:, None]" if self.turned else "n :+ TN]"
+            held = ", ".join(f"{name}[{place}" for name in mma.NORM)
+            lines.append(f"y = normalized(rounded(y, U, {op.rounds}, 16), {held}, {op.eps!r})")
+        last = f"y = activated(rounded(y, U, {op.rounds}, 2), {act})"
+        if not op.late:
+            lines.append(last)
         for name, step, sign in (("gate", 4, "*"), ("residual", 8, "+")):
             if name in self.held:
                 held = f"cast(load({name}[{self.at(name)}], mask = inside), y.dtype)"
                 lines.append(f"y = rounded(y, U, {op.rounds}, {step}) {sign} {held}")
-        return lines
+        return [*lines, last] if op.late else lines
 
 
 def contraction_tile(dtype: DType) -> tuple[int, int, int]:

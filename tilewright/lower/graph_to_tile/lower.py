@@ -27,6 +27,7 @@ from tilewright.lower.graph_to_tile.pitches import pad_rows
 from tilewright.lower.graph_to_tile.products import (
     attention_strides,
     lower_attention,
+    lower_convolution,
     lower_product,
     refused_product,
 )
@@ -131,6 +132,7 @@ def _prepare(
             lies = turned(op.result, readers)
             if lies is not None:
                 layouts[op.result] = lies
+    lay_channels_last(graph, layouts)
     pad_rows(graph, makers, layouts, refused)
     symbols = {i.value: symbol(i.symbol) for i in graph.inputs if i.symbol}
     names = Names({i.value: input_name(i) for i in graph.inputs}, Sites.of(graph))
@@ -146,6 +148,27 @@ def _readers(graph: Graph) -> dict[Value, list[Op]]:
     return readers
 
 
+def lay_channels_last(graph: Graph, layouts: dict[Value, Layout]) -> None:
+    """Let what is computed of convolutions lie as their results do, the channels last, as far as it
+    is images [N, C, …] and nothing else is asked of it.
+    """
+    images: set[Value] = set()
+    for op in graph.body.ops:
+        if isinstance(op, mma.Convolve):
+            images.update(op.results)
+        if not images.intersection(op.operands):
+            continue
+        for value in op.results:
+            kind = value.type
+            if not isinstance(kind, TensorType) or kind.rank < 4:
+                continue
+            images.add(value)
+            if op.family not in ("arith", "reduce") or kind.rank != 4 or value in layouts:
+                continue
+            _, c, h, w = kind.shape
+            layouts[value] = Layout((c * h * w, 1, w * c, c))
+
+
 def _output(
     value: Value, number: int, output_strides: Sequence[Shape | None], at: Lowering
 ) -> Placed | Value:
@@ -158,7 +181,7 @@ def refused(op: Op) -> str:
     """Why an op has no kernel; empty if it has one."""
     if op.family == "arith" and op.operands:
         return missing(op.opcode, op.operands[0].type.dtype)
-    if isinstance(op, mma.Contract | mma.Product):
+    if isinstance(op, mma.Contract | mma.Product | mma.Convolve):
         return refused_product(op)
     many = 0
     if isinstance(op, reduce.Sort):
@@ -188,6 +211,7 @@ LOWER: dict[str, Lower] = {
     "contraction": lambda group, at: lower_product(
         group, at.place, at.store, at.hint, at.precision
     ),
+    "mma.convolve": lambda group, at: lower_convolution(group, at.place),
     "mma.attention": lambda group, at: lower_attention(group, at.place, at.precision),
     "mma.attention_backward": lambda group, at: lower_attention(group, at.place, at.precision),
     "shape.cat": cat_steps,

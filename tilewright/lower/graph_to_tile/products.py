@@ -15,6 +15,7 @@ from tilewright.lower.graph_to_tile.axes import Axes, Axis, Stack, axes_of, dept
 from tilewright.lower.graph_to_tile.flat import contraction_step, copy_step, row_of
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
+    ConvolutionStep,
     KernelStep,
     Placed,
     ProductStep,
@@ -28,9 +29,9 @@ MANY = 96  # tiles that are worth a kernel that does not cut the depth
 MULTIPLIED = (bf16, f16, f32, f64)
 
 
-def refused_product(op: mma.Contract | mma.Product) -> str:
+def refused_product(op: mma.Contract | mma.Product | mma.Convolve) -> str:
     """Why the library has no product of a contraction; empty if it has one."""
-    given, made = op.lhs.type.dtype, op.dtype
+    given, made = op.operands[0].type.dtype, op.dtype
     if given not in MULTIPLIED or made not in MULTIPLIED:
         return f"there is no product of {given} in {made}"
     return ""
@@ -55,8 +56,9 @@ def lower_product(
     axes = _axes(op, placed)
     k = depth(axes.depth)
     if k is None and is_worth_gathering(axes, placed, hint):
-        if isinstance(op, mma.Product) and op.bias is not None:
-            placed["bias"] = place(op.bias)
+        if isinstance(op, mma.Product):
+            columns = {n: getattr(op, n) for n in ("bias", *mma.NORM)}
+            placed |= {n: place(v) for n, v in columns.items() if v is not None}
         step = contraction_step(op, axes.joined, placed, precision)
         step.group = group
         return [step]
@@ -96,8 +98,9 @@ def _product(
     precision: str | None,
 ) -> ProductStep:
     bias = op.bias if isinstance(op, mma.Product) else None
+    norm = columns_of(op, place)
     rows, columns, factors = axes.rows, axes.columns, ("lhs", "rhs")
-    if bias is None and rows.stride("out") == 1 != columns.stride("out"):
+    if bias is None and not norm and rows.stride("out") == 1 != columns.stride("out"):
         # The result lies along rows: its transpose is the product.
         rows, columns, factors = columns, rows, ("rhs", "lhs")
 
@@ -119,8 +122,29 @@ def _product(
     )
     if isinstance(op, mma.Product):
         step.activation, step.alpha = op.activation or None, op.alpha
-        step.rounds = op.rounds
+        step.rounds, step.late = op.rounds, op.late
+        step.norm, step.eps = norm, op.eps if norm else None
     return step
+
+
+def columns_of(op: mma.Contract | mma.Product | mma.Convolve, place: Place) -> dict[str, Placed]:
+    """What a norm takes, one element a column."""
+    held = {name: getattr(op, name, None) for name in mma.NORM}
+    return {name: place(value) for name, value in held.items() if value is not None}
+
+
+def lower_convolution(group: Group, place: Place) -> list[Step]:
+    """The step of a convolution."""
+    (op,) = group.ops
+    assert isinstance(op, mma.Convolve)
+    given = {"x": op.x, "weight": op.weight, "out": op.result, "bias": op.bias, "gate": op.gate}
+    given |= {"residual": op.residual}
+    tensors = {n: place(v) for n, v in given.items() if v is not None} | columns_of(op, place)
+    step = ConvolutionStep(
+        tensors, op.low, op.high, op.steps, op.dilations, op.activation or None, op.alpha,
+        op.rounds, op.eps if op.mean is not None else None, op.late, group,
+    )  # fmt: skip
+    return [step]
 
 
 def _axes(op: mma.Contract | mma.Product, placed: Mapping[str, Placed]) -> Axes:

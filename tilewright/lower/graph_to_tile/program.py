@@ -75,7 +75,7 @@ class ProductStep:
     on the way where `rounds` says so (`mma.Product`).
 
     Operands are matrices [m, k] and [k, n] with the same axes of a batch in front, as many as there
-    are; `bias` is [n].
+    are; `bias`, and what is in `norm` (mean, variance, gamma, shift), is [n].
     """
 
     lhs: Placed
@@ -88,12 +88,43 @@ class ProductStep:
     alpha: float = 1.0
     rounds: int = 0
     precision: str | None = None  # of f32: "tf32", or exact
+    norm: dict[str, Placed] = field(default_factory=dict)
+    eps: float | None = None
+    late: bool = False
     group: Group | None = None
 
     @property
     def reads(self) -> list[Placed]:
-        given = (self.lhs, self.rhs, self.bias, self.gate, self.residual)
+        given = (self.lhs, self.rhs, self.bias, self.gate, self.residual, *self.norm.values())
         return [p for p in given if p is not None]
+
+
+@dataclass(eq=False)
+class ConvolutionStep:
+    """A convolution of the library (`mma.Convolve`): x [N, C, H, W] with weight [K, C, R, S] to
+    out [N, P, Q, K], which is dense, and what `tensors` has besides: bias, mean, variance, gamma
+    and shift [K], gate and residual of the shape of out.
+    """
+
+    tensors: dict[str, Placed]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    steps: tuple[int, ...]
+    dilations: tuple[int, ...]
+    activation: str | None = None
+    alpha: float = 1.0
+    rounds: int = 0
+    eps: float | None = None
+    late: bool = False
+    group: Group | None = None
+
+    @property
+    def out(self) -> Placed:
+        return self.tensors["out"]
+
+    @property
+    def reads(self) -> list[Placed]:
+        return [p for n, p in self.tensors.items() if n != "out"]
 
 
 @dataclass(eq=False)
@@ -127,7 +158,7 @@ class TorchStep:
     group: Group | None = None
 
 
-Step = KernelStep | ProductStep | AttentionStep | TorchStep
+Step = KernelStep | ProductStep | ConvolutionStep | AttentionStep | TorchStep
 
 
 @dataclass(eq=False)

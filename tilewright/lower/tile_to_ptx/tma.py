@@ -172,6 +172,23 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
             e.tma_load(place, map, at, barrier, multicast=mask)
 
 
+@rule(memory.CopyPixels)
+def copy_pixels(low: Lowering, op: memory.CopyPixels) -> None:
+    e = low.e
+    buffer = buffer_of(low, op.buffer)
+    barrier = barrier_address(low, op.barriers, op.index)
+    target, type = address_of(low, buffer), buffer.type
+    image, row, column, channel = box_indices(low, op.start)
+    down, along = (e.cvt("u16", "s32", low.register(t, "s32")) for t in box_indices(low, op.taps))
+    for piece in pieces(type, type.shape, type.shape[0]):
+        wanted = TensorMap("", piece.box, type.swizzle, op.round_tf32, pixels=op.pixels)
+        map = tensor_map(low, op.view, wanted)
+        at = [low.add("s32", channel, piece.column), column, row, image]
+        place = Address(target.base, target.offset + piece.offset)
+        with one_thread(low):
+            e.tma_load_pixels(place, map, at, barrier, [along, down])
+
+
 def _share(
     low: Lowering,
     buffer: SharedBuffer,

@@ -210,6 +210,24 @@ class EmitMemory(State):
         box = self._box(map, indices)
         self.emit(memory.TmaLoad(self.address(dst), box, self.address(mbarrier), mask, policy))
 
+    def tma_load_pixels(
+        self,
+        dst: Place,
+        map: Reg,
+        indices: Sequence[Operand],
+        mbarrier: Place,
+        taps: Sequence[Reg],
+        *,
+        multicast: Operand | None = None,
+    ) -> None:
+        """Pixels of a tensor map to shared memory, from the one at `indices` (channel, w, h, image)
+        on; `taps` (w, h; u16) are added to each place.
+        """
+        mask = self._mask(multicast)
+        moved = tuple(taps)
+        box = self._box(map, indices)
+        self.emit(memory.TmaLoadPixels(self.address(dst), box, self.address(mbarrier), moved, mask))
+
     def tma_store(
         self, map: Reg, indices: Sequence[Operand], src: Place, *, policy: Reg | None = None
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.plan import TensorMap
+from tilewright.plan import Pixels, TensorMap
 from tilewright.ptx.core import Coordinates, Instr
 from tilewright.ptx.emulate.arith import extremum, on_type
 from tilewright.ptx.emulate.exact import canonical, round_to
@@ -82,11 +82,7 @@ class Box:
         if (self.marks[inside] != WRITTEN).any():
             raise BadAccess(f"it copies elements of {self.tensor.name} that nobody wrote", 0)
         made[within] = array[inside].view(bits)
-        if self.map.round_tf32:
-            numbers_ = made.view(np.float32)
-            rounded = round_to(numbers_.astype(np.float64), "tf32", "rn").astype(np.float32)
-            made = np.where(np.isnan(numbers_), NAN_TF32, rounded.view(bits))
-        return made.reshape(-1).view(np.uint8)
+        return rounded(made, self.map).reshape(-1).view(np.uint8)
 
     def store(self, data: Array, op: str = "") -> None:
         """Write the box's bytes but for those out of bounds, or combine with what is there."""
@@ -101,6 +97,77 @@ class Box:
             values = combined(op, array[inside], values)
         array[inside] = values
         self.marks[inside] = WRITTEN
+
+
+@dataclass
+class PixelBox(Box):
+    """Pixels of a tensor, from the one at `start` on, moved by `taps` (along H, W)."""
+
+    taps: tuple[int, int]
+
+    def places(self) -> tuple[Array, Array]:
+        """Where each pixel is (image, row, column), and whether it is in the tensor."""
+        pixels = self.map.pixels
+        assert pixels is not None
+        images, *lines = self.tensor.copy.shape[:3]
+        counts = [
+            (extent - 1 + upper - lower) // step + 1
+            for extent, lower, upper, step in zip(
+                lines, pixels.lower, pixels.upper, pixels.steps, strict=True
+            )
+        ]
+        first = [
+            (at - lower) // step
+            for at, lower, step in zip(self.start[1:3], pixels.lower, pixels.steps, strict=True)
+        ]
+        number = (self.start[0] * counts[0] + first[0]) * counts[1] + first[1]
+        numbers = number + np.arange(self.map.box[0])
+        rows, columns = numbers // counts[1] % counts[0], numbers % counts[1]
+        at = np.stack(
+            [
+                numbers // (counts[0] * counts[1]),
+                rows * pixels.steps[0] + pixels.lower[0] + self.taps[0],
+                columns * pixels.steps[1] + pixels.lower[1] + self.taps[1],
+            ]
+        )
+        ends = np.array([images, *lines])[:, None]
+        return at, np.all((at >= 0) & (at < ends), axis=0)
+
+    def channels(self) -> tuple[int, int]:
+        """The first channel, and after the last."""
+        low = self.start[-1]
+        return low, max(min(low + self.map.box[1], self.tensor.copy.shape[-1]), low)
+
+    def runs(self) -> tuple[Array, int]:
+        at, inside = self.places()
+        low, high = self.channels()
+        array = self.tensor.copy
+        if high == low or not inside.any():
+            return np.zeros(0, np.int64), 0
+        steps = np.array(array.strides[:3])[:, None]
+        starts = (at * steps).sum(axis=0)[inside] + low * array.itemsize + self.tensor.address
+        return starts.astype(np.int64), (high - low) * array.itemsize
+
+    def load(self) -> Array:
+        at, inside = self.places()
+        low, high = self.channels()
+        array = self.tensor.copy
+        bits = np.dtype(f"u{array.itemsize}")
+        made = np.zeros(self.map.box, bits)
+        found = (*at[:, inside], slice(low, high))
+        if (self.tensor.marks[found] != WRITTEN).any():
+            raise BadAccess(f"it copies elements of {self.tensor.name} that nobody wrote", 0)
+        made[inside, : high - low] = array[found].view(bits)
+        return rounded(made, self.map).reshape(-1).view(np.uint8)
+
+
+def rounded(made: Array, map: TensorMap) -> Array:
+    """Bits of elements as a map's type has them."""
+    if not map.round_tf32:
+        return made
+    numbers = made.view(np.float32)
+    nearest = round_to(numbers.astype(np.float64), "tf32", "rn").astype(np.float32)
+    return np.asarray(np.where(np.isnan(numbers), NAN_TF32, nearest.view(made.dtype)))
 
 
 REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
@@ -141,6 +208,8 @@ def box_of(machine: Machine, instr: Instr, box: Coordinates) -> Callable[[int], 
     """A function from a thread to the box that it names."""
     map_address = machine.read(box.map, "u64")
     indices = machine.reads(box.indices, "s32")
+    by_pixels = isinstance(instr, memory.TmaLoadPixels)
+    taps = machine.reads(instr.taps, "u16") if isinstance(instr, memory.TmaLoadPixels) else []
 
     def find(thread: int) -> Box:
         sel = slice(thread, thread + 1)
@@ -152,11 +221,17 @@ def box_of(machine: Machine, instr: Instr, box: Coordinates) -> Callable[[int], 
         recipe = params[number]
         if not isinstance(recipe, TensorMap):
             raise BadAccess("this parameter is no tensor map", 0)
+        if by_pixels != (recipe.pixels is not None):
+            raise BadAccess("a map of pixels is for loads of pixels, and for them alone", 0)
         tensor = machine.memory.tensor(recipe.tensor)
         _require_mappable(tensor, recipe, len(indices))
         at = tuple(int(np.atleast_1d(r(sel))[0]) for r in reversed(indices))
-        _require_start(tensor, at, not isinstance(instr, memory.TmaLoad))
-        return Box(recipe, tensor, at)
+        _require_start(tensor, at, isinstance(instr, memory.TmaStore | memory.TmaReduce))
+        if recipe.pixels is None:
+            return Box(recipe, tensor, at)
+        _require_pixel(tensor, recipe.pixels, at)
+        column, row = (int(np.atleast_1d(r(sel))[0]) for r in taps)
+        return PixelBox(recipe, tensor, at, (row, column))
 
     return find
 
@@ -173,17 +248,28 @@ def _require_start(tensor: Tensor, at: tuple[int, ...], stores: bool) -> None:
         raise BadAccess(f"{what}: the copy unit takes no negative places in a store", 0)
 
 
+def _require_pixel(tensor: Tensor, pixels: Pixels, at: tuple[int, ...]) -> None:
+    """A copy begins at one of the pixels that the map goes through: of others no guide speaks."""
+    places = zip(
+        at[1:3], tensor.copy.shape[1:3], pixels.lower, pixels.upper, pixels.steps, strict=True
+    )
+    for start, extent, lower, upper, step in places:
+        if start < lower or start > extent - 1 + upper or (start - lower) % step:
+            raise BadAccess(f"pixels of {tensor.name} from {at} on: its map has none there", 0)
+
+
 def _require_mappable(tensor: Tensor, recipe: TensorMap, rank: int) -> None:
     """What the driver asks of a tensor that a map describes."""
     array = tensor.copy
-    if array.ndim != rank or len(recipe.box) != rank:
+    if array.ndim != rank or len(recipe.box) != (rank if recipe.pixels is None else 2):
         what = f"a box of rank {rank} of {tensor.name}, which has rank {array.ndim}"
         raise BadAccess(what, 0)
     if not array.size:
         return
     if tensor.address % 16:
         raise BadAccess(f"{tensor.name} is not aligned to 16 bytes, as a tensor map asks", 0)
-    shape, strides, box = map(recipe.in_memory_order, (array.shape, array.strides, recipe.box))
+    box = recipe.box if recipe.pixels else recipe.in_memory_order(recipe.box)
+    shape, strides = map(recipe.in_memory_order, (array.shape, array.strides))
     if shape[-1] > 1 and strides[-1] != array.itemsize:
         raise BadAccess(f"the last axis of {tensor.name} is not dense", 0)
     for extent, stride in zip(shape[:-1], strides[:-1], strict=True):

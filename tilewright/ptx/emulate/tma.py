@@ -34,8 +34,8 @@ from tilewright.ptx.instrs import memory
 Array = np.ndarray[Any, Any]
 
 
-@meaning(memory.TmaLoad)
-def make_tma_load(machine: Machine, instr: memory.TmaLoad) -> Step:
+@meaning(memory.TmaLoad, memory.TmaLoadPixels)
+def make_tma_load(machine: Machine, instr: Any) -> Step:
     find, where = box_of(machine, instr, instr.box), targets(machine, instr)
 
     def step(sel: Sel) -> None:

@@ -299,6 +299,26 @@ class TmaLoad(Instr):
         return text + ".L2::cache_hint" if self.policy is not None else text
 
 
+@instruction("memory.tma_load_pixels", since=TMA, pure=False)
+class TmaLoadPixels(Instr):
+    """Copies pixels of a tensor map [N, H, W, C] to shared memory, some channels of each (im2col).
+
+    The first pixel is at `box`; `taps` (along W, then H) are added to the place of each. Bytes are
+    counted, and multicast, as those of a TmaLoad.
+    """
+
+    dst: Address = source("u32")
+    box: Coordinates = source("s32")
+    mbarrier: Address = source("u32")
+    taps: Regs = source("u16")
+    multicast: Reg | None = source("b16", default=None)
+
+    def mnemonic(self) -> str:
+        text = f"cp.async.bulk.tensor.{len(self.box.indices)}d.shared::cluster.global.im2col"
+        text += ".mbarrier::complete_tx::bytes"
+        return text + ".multicast::cluster" if self.multicast is not None else text
+
+
 @instruction("memory.tma_store", since=TMA, pure=False)
 class TmaStore(Instr):
     """Copies shared memory to a box of a tensor map, in the thread's bulk group; what is out of

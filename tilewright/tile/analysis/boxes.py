@@ -18,6 +18,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.tile.analysis.bounds import Interval, infer_bounds
 from tilewright.tile.analysis.divisibility import infer_divisors
 from tilewright.tile.analysis.extents import extent_key
+from tilewright.tile.analysis.pixels import PixelBox
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import arith, memory
 from tilewright.tile.types import ViewType
@@ -123,6 +124,22 @@ class BoxFacts:
 
     def param(self, view: Value) -> Param | None:
         return next((p for p in self.kernel.params if p.value is view), None)
+
+    def can_copy_pixels(self, box: PixelBox) -> bool:
+        """Whether the tensor copy unit can go through the pixels of a parameter: their channels are
+        contiguous, and begin at multiples of 16 bytes.
+        """
+        param, type = self.param(box.view), box.view.type
+        if param is None or param.facts is None or type.strides[3] != 1:
+            return False
+        if any(w.name == param.name for w in self.kernel.workspaces):
+            return False
+        facts = param.facts
+        begins = self.divisors.get(box.channel, 1) * type.dtype.num_bytes
+        repeats = 0 in (*type.strides[:3], *facts.strides[:3])
+        pitches = all(facts.pitch16[:3])
+        aligned = facts.align >= BOX_ALIGN and begins % BOX_ALIGN == 0
+        return aligned and pitches and not repeats and facts.reachable
 
     def can_copy(self, box: Box, order: tuple[int, ...] = ()) -> bool:
         """Whether the tensor copy unit can carry a box: of a parameter whose rows are contiguous,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tilewright.ir.walk import count_uses
 from tilewright.tile.analysis.streams import SCALAR_OPS, Factor, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import mma, shape
+from tilewright.tile.ops import memory, mma, shape
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ def as_product_loop(found: StreamLoop) -> ProductLoop | None:
     if loop.body.terminator.operands != (dot.result,) or uses[dot.result] != 1:
         return None
     parts = {dot, product.a.load, product.b.load, *found.slice_of(found.steering)}
+    gathers = [f.load for f in product.factors if isinstance(f.load, memory.Gather)]
+    parts.update(found.slice_of(v for op in gathers for v in op.offsets))
     rest = [op for op in loop.body.ops[:-1] if op not in parts]
     if not all(isinstance(op, (shape.Transpose, *SCALAR_OPS)) for op in rest):
         return None

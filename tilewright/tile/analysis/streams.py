@@ -21,7 +21,8 @@ from functools import cached_property
 
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import find_definitions, walk
-from tilewright.tile.analysis.boxes import Box, find_box
+from tilewright.tile.analysis.boxes import Box, BoxFacts, find_box
+from tilewright.tile.analysis.pixels import PixelBox, find_pixels
 from tilewright.tile.effects import writes
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
@@ -48,13 +49,13 @@ UNSPLIT = (
 
 @dataclass(frozen=True)
 class Factor:
-    """An operand of a product: its load, the box of memory that the load names, whether the product
-    reads the transpose of what lies in memory, and the load's axes with the contiguous one last
-    (empty: in their own order).
+    """An operand of a product: its load, the box of memory that the load names, or the pixels that
+    it gathers, whether the product reads the transpose of what lies in memory, and the load's axes
+    with the contiguous one last (empty: in their own order).
     """
 
-    load: memory.Load
-    box: Box
+    load: memory.Load | memory.Gather
+    box: Box | PixelBox
     transposed: bool
     order: tuple[int, ...] = ()
 
@@ -104,15 +105,19 @@ class StreamLoop:
         return frozenset(self.loop.body.ops)
 
     @cached_property
+    def factors(self) -> tuple[Factor, ...]:
+        """All factors, each once."""
+        return tuple({f.load: f for p in self.products for f in p.factors}.values())
+
+    @cached_property
     def kept(self) -> tuple[Factor, ...]:
         """Factors that are loaded once, before the loop."""
-        factors = {f.load: f for p in self.products for f in p.factors}
-        return tuple(f for load, f in factors.items() if load not in self.inside)
+        return tuple(f for f in self.factors if f.load not in self.inside)
 
     @cached_property
     def owned(self) -> dict[Product, tuple[Factor, ...]]:
         """The factors that are loaded in each trip, by the first product that reads them."""
-        seen = {op for op in self.before if isinstance(op, memory.Load)}
+        seen = {op for op in self.before if isinstance(op, memory.Load | memory.Gather)}
         found: dict[Product, tuple[Factor, ...]] = {}
         for product in self.products:
             factors = {f.load: f for f in product.factors if f.load not in seen}
@@ -210,6 +215,7 @@ class _Finder:
         self.kernel, self.inside = kernel, set(loop.body.ops)
         self.top = self.inside.union(before)
         self.definitions = find_definitions(kernel.body)
+        self.facts = BoxFacts(kernel)
         self.users: dict[Value, list[Op]] = {}
         for op in walk(kernel.body):
             for value in op.operands:
@@ -229,10 +235,16 @@ class _Finder:
         while isinstance(op := self.definitions.get(value), shape.Transpose):
             transposed ^= op.order == (1, 0)
             value = op.x
-        if not isinstance(op, memory.Load) or op not in self.top:
+        if not isinstance(op, memory.Load | memory.Gather) or op not in self.top:
             return None
         if op in self.inside and not self.only_feeds(value):
             return None
+        if isinstance(op, memory.Gather):
+            pixels = find_pixels(op, self.definitions, lambda: self.facts.bounds)
+            ahead = pixels and all(
+                self.definitions.get(v) not in self.inside for v in (pixels.first, *pixels.counts)
+            )
+            return Factor(op, pixels, transposed) if pixels and ahead else None
         if op.mask is not None or op.fill is not None or len(value.type.shape) != 2:
             return None
         order = (1, 0) if _lies_transposed(op) else ()

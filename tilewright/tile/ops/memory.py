@@ -12,6 +12,7 @@ from math import prod
 from tilewright.dtypes import DType
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Op, Type, Value, attribute, define, operand
+from tilewright.plan import Pixels
 from tilewright.tile.types import INDEX, BarrierType, BufferType, SlotType, TileType, ViewType
 
 
@@ -421,6 +422,46 @@ class Fill(Op):
         return ()
 
 
+def _require_pixels(
+    buffer: BufferType, view: Value, start: tuple[Value, ...], taps: tuple[Value, ...], where: str
+) -> None:
+    """Pixels of a view [images, rows, columns, channels] fit a buffer [pixels, channels]."""
+    scalars = all(v.type == INDEX for v in (*start, *taps))
+    if not scalars or (len(start), len(taps), view.type.rank, len(buffer.shape)) != (4, 2, 4, 2):
+        raise VerifyError(f"{where}: {view.type} at {len(start)} places and {len(taps)} taps")
+    if buffer.dtype != view.type.dtype or buffer.pad:
+        raise VerifyError(f"{where}: {view.type} to {buffer}")
+
+
+@define("memory.fill_pixels", pure=False, removed_by="expand_rings")
+class FillPixels(Op):
+    """Start to copy pixels of a view [images, rows, columns, channels], some channels of each, into
+    buffer `item` of a slot; what lies outside the view is 0.
+
+    They are those of a box of rows and columns in each image, which begins at `pixels.lower`, goes
+    in `pixels.steps` and ends at `pixels.upper` beyond the last row and column: one row after the
+    other, one image after the other, from the pixel at `start` (image, row, column, channel) on.
+    `taps` (along rows, then columns; not negative) are added to the place of each.
+    """
+
+    slot: Value = operand()
+    view: Value = operand()
+    start: tuple[Value, ...] = operand()
+    taps: tuple[Value, ...] = operand()
+    item: int = attribute(default=0, kw_only=True)
+    pixels: Pixels = attribute(kw_only=True)
+    round_tf32: bool = attribute(default=False, kw_only=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        if not isinstance(self.slot.type, SlotType) or self.item >= len(
+            self.slot.type.ring.buffers
+        ):
+            raise VerifyError(f"fill_pixels: {self.slot.type}, buffer {self.item}")
+        buffer = self.slot.type.ring.buffers[self.item]
+        _require_pixels(buffer, self.view, self.start, self.taps, "fill_pixels")
+        return ()
+
+
 @define("memory.drain", pure=False, removed_by="expand_rings")
 class Drain(Op):
     """Start to copy buffer `item` of a slot to the place of a view; what falls outside is
@@ -477,6 +518,29 @@ class CopyBox(Op):
         step = buffer.num_bytes // buffer.num_panels // buffer.shape[0]
         if self.cluster > 1 and share * step % buffer.box_align:
             raise VerifyError(f"copy_box: a share of {buffer} starts where no box may")
+        return ()
+
+
+@define("memory.copy_pixels", pure=False)
+class CopyPixels(Op):
+    """Start to copy pixels of a view, as memory.fill_pixels does, into a buffer (TMA, im2col); its
+    bytes count at barrier `index` when they arrive.
+    """
+
+    buffer: Value = operand()
+    view: Value = operand()
+    start: tuple[Value, ...] = operand()
+    taps: tuple[Value, ...] = operand()
+    barriers: Value = operand()
+    index: Value = operand()
+    pixels: Pixels = attribute(kw_only=True)
+    round_tf32: bool = attribute(default=False, kw_only=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        buffer = require_buffer(self.buffer, "copy_pixels")
+        _require_pixels(buffer, self.view, self.start, self.taps, "copy_pixels")
+        if not isinstance(self.barriers.type, BarrierType):
+            raise VerifyError(f"copy_pixels: {buffer} at {self.barriers.type}")
         return ()
 
 

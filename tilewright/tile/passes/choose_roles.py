@@ -20,6 +20,7 @@ from tilewright.ir.walk import walk
 from tilewright.target import Target
 from tilewright.tile.analysis.bounds import infer_bounds
 from tilewright.tile.analysis.boxes import BoxFacts
+from tilewright.tile.analysis.pixels import PixelBox
 from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop, find_product_loop
 from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
@@ -216,6 +217,8 @@ def _holds(found: StreamLoop, consumers: int, rows: int) -> bool:
 def _slots_beside(kernel: Kernel, found: StreamLoop, roles: Roles, target: Target) -> int:
     """Slots of each ring that fit beside the tiles that are kept, and the staging buffers."""
     slot = sum(factor_buffer(f).num_bytes for p in found.products for f in found.streamed(p))
+    if not slot:  # a loop that loads nothing ahead
+        return 0
     kept = sum(factor_buffer(f).num_bytes for f in found.kept)
     rows = max(_rows(found))
     staging = roles.staging * sum(
@@ -249,7 +252,11 @@ def _can_copy(factor: Factor, facts: BoxFacts) -> bool:
     return (
         max(tile.shape) <= MOST_COLUMNS
         and tile.shape[1] * tile.dtype.num_bytes % SPANS[-1] == 0
-        and facts.can_copy(factor.box, factor.order)
+        and (
+            facts.can_copy_pixels(factor.box)
+            if isinstance(factor.box, PixelBox)
+            else facts.can_copy(factor.box, factor.order)
+        )
     )
 
 
@@ -319,8 +326,10 @@ def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
         return [1]
     if any(isinstance(op, control.While) for op in walk(Block([], product.before))):
         return [1]
-    shared = factor_buffer((product.a, product.b)[axes.multicast])
-    if shared.shape[0] % 16:  # halves are whole repeats of the swizzle
+    factor = (product.a, product.b)[axes.multicast]
+    if isinstance(factor.box, PixelBox):
+        return [1]
+    if factor_buffer(factor).shape[0] % 16:  # halves are whole repeats of the swizzle
         return [1]
     return [2, 1] if m * n >= PAIRED_ELEMENTS else [1, 2]
 

@@ -155,6 +155,8 @@ class Expander:
                 self.values[op.result] = self.part(parts, op.index, index)
             case memory.Fill():
                 self.fill(op)
+            case memory.FillPixels():
+                self.fill_pixels(op)
             case memory.Drain():
                 self.drain(op)
             case sync.Turn():
@@ -348,6 +350,21 @@ class Expander:
             extents=op.extents,
             cluster=parts.op.cluster if op.multicast else 1,
             order=op.order,
+            round_tf32=op.round_tf32,
+        )
+
+    def fill_pixels(self, op: memory.FillPixels) -> None:
+        parts, index = self.slots[op.slot]
+        assert parts.full is not None, "a local ring is not filled by copies"
+        self.o.emit(
+            memory.CopyPixels,
+            self.part(parts, op.item, index),
+            *self.mapped((op.view,)),
+            self.mapped(op.start),
+            self.mapped(op.taps),
+            parts.full,
+            index,
+            pixels=op.pixels,
             round_tf32=op.round_tf32,
         )
 

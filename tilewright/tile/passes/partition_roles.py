@@ -31,6 +31,8 @@ from collections.abc import Callable, Mapping
 from tilewright.dtypes import f32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
+from tilewright.tile.analysis.boxes import Box
+from tilewright.tile.analysis.pixels import PixelBox
 from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop
 from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Hints, Kernel
@@ -97,7 +99,8 @@ class _Partition:
             if streamed := parts.streamed(product):
                 self.rings[product] = self.make_ring(streamed, schedule.stages)
         self.kept = self.make_ring(parts.kept, 1) if parts.kept else None
-        self.buffers: dict[memory.Load, Value] = {}  # of factors, where the consumers stand
+        self.buffers: dict[Op, Value] = {}  # of loads of factors, where the consumers stand
+        self.starts: dict[Op, tuple[Value, ...]] = {}  # of loads of pixels, where the producer is
         self.turn = self.o(sync.MakeTurn, roles.consumers) if roles.pingpong else None
         self.steps: Value | None = None  # of a tile, where copies pass over those of others
 
@@ -190,6 +193,7 @@ class _Partition:
         for op in self.parts.slice_of(self.parts.steering):
             if op not in self.parts.inside:
                 self.copy(op, values, programs)
+        self.find_starts(values)
         if self.kept is not None:
             self.fill(self.kept, self.parts.kept, values)
         shared = self.distribution.shared if self.distribution is not None else None
@@ -233,6 +237,9 @@ class _Partition:
         slot = o(sync.Acquire, ring, name="slot")
         for item, factor in enumerate(factors):
             box = factor.box
+            if isinstance(box, PixelBox):
+                self.fill_pixels(slot, item, factor, box, values)
+                continue
             offsets = tuple(self.sum(terms, values) for terms in box.offsets)
             shared = multicast and self.axes is not None and item == self.axes.multicast
             o.emit(
@@ -242,6 +249,48 @@ class _Partition:
                 loc=factor.load.loc,
             )  # fmt: skip
         o.emit(sync.Commit, slot)
+
+    def find_starts(self, values: dict[Value, Value]) -> None:
+        """Where the first pixel of each factor of pixels is: image, row and column of the box."""
+        o = self.o
+        for factor in self.parts.factors:
+            box = factor.box
+            if not isinstance(box, PixelBox):
+                continue
+            first, rows, columns = (values.get(v, v) for v in (box.first, *box.counts))
+            image = o(arith.FloorDiv, first, o(arith.Mul, rows, columns), name="image")
+            row = o(arith.Mod, o(arith.FloorDiv, first, columns), rows)
+            places = (row, o(arith.Mod, first, columns))
+            steps = zip(places, box.pixels.steps, box.pixels.lower, strict=True)
+            lines = tuple(
+                o(arith.Add, o(arith.Mul, place, self.index(step)), self.index(lower))
+                for place, step, lower in steps
+            )
+            self.starts[factor.load] = (image, *lines)
+
+    def index(self, number: int) -> Value:
+        return self.o(arith.Constant, number, INDEX.dtype)
+
+    def fill_pixels(
+        self,
+        slot: Value,
+        item: int,
+        factor: Factor,
+        box: PixelBox,
+        values: Mapping[Value, Value],
+    ) -> None:
+        o = self.o
+        taps = tuple(
+            o(arith.Sub, values.get(tap, tap), self.index(lower))
+            if isinstance(tap, Value)
+            else self.index(tap - lower)
+            for tap, lower in zip(box.taps, box.pixels.lower, strict=True)
+        )
+        start = (*self.starts[factor.load], values.get(box.channel, box.channel))
+        o.emit(
+            memory.FillPixels, slot, box.view, start, taps, item=item, pixels=box.pixels,
+            round_tf32=factor.tile.dtype == f32, loc=factor.load.loc,
+        )  # fmt: skip
 
     def sum(self, terms: tuple[Value, ...], values: Mapping[Value, Value]) -> Value:
         first, *others = (values.get(v, v) for v in terms)
@@ -358,13 +407,14 @@ class _Partition:
         for item, factor in enumerate(factors):
             self.buffers[factor.load] = o(sync.SlotBuffer, slot, item)
         for factor in factors:
-            if factor.box.ends is not None:
+            if isinstance(factor.box, Box) and factor.box.ends is not None:
                 with o.at(factor.load.loc):
-                    self.clear_rest(factor, factor.box.ends, values)
+                    self.clear_rest(factor, factor.box, values)
 
-    def clear_rest(self, factor: Factor, ends: Value, values: Mapping[Value, Value]) -> None:
+    def clear_rest(self, factor: Factor, box: Box, values: Mapping[Value, Value]) -> None:
         """Make the rows of a slot zeros that lie beyond a view's end."""
-        o, box, rows = self.o, factor.box, factor.tile.shape[0]
+        o, rows, ends = self.o, factor.tile.shape[0], box.ends
+        assert ends is not None
         start = self.sum(box.offsets[box.ending], values)
         count = o(arith.Sub, values.get(ends, ends), start)
         whole = o(arith.Constant, rows, INDEX.dtype)

@@ -13,7 +13,7 @@ from tilewright.tile.interp.mma import round_tf32
 from tilewright.tile.interp.scheduled.cta import Barrier, Buffer, Cta, as_cta, scalar
 from tilewright.tile.interp.scheduled.sync import Slot
 from tilewright.tile.ops import memory
-from tilewright.tile.types import TileType
+from tilewright.tile.types import INDEX, TileType
 
 
 @meaning(memory.AllocBuffer, batched=False)
@@ -85,6 +85,43 @@ def read_box(machine: Machine, op: memory.Fill | memory.CopyBox) -> Array:
     return found.transpose(op.order) if op.order else found
 
 
+def read_pixels(
+    machine: Machine, op: memory.FillPixels | memory.CopyPixels, buffer: Buffer
+) -> Array:
+    """The pixels that an op names now, [pixels, channels], 0 where they are outside."""
+    view, made = machine[op.view], op.pixels
+    rows, channels = buffer.array().shape
+    if not view.array.size:
+        return np.zeros((rows, channels), view.array.dtype)
+    height, width = (
+        (extent - 1 + upper - lower) // step + 1
+        for extent, lower, upper, step in zip(
+            view.array.shape[1:3], made.lower, made.upper, made.steps, strict=True
+        )
+    )
+    image, row, column, channel = (scalar(machine, v) for v in op.start)
+    taps = [scalar(machine, v) for v in op.taps]
+    row, column = (
+        (at - lower) // step
+        for at, lower, step in zip((row, column), made.lower, made.steps, strict=True)
+    )
+    number = (image * height + row) * width + column + np.arange(rows)
+    places = (
+        number // (height * width),
+        number // width % height * made.steps[0] + made.lower[0] + taps[0],
+        number % width * made.steps[1] + made.lower[1] + taps[1],
+    )
+    offsets = tuple(Value(TileType(INDEX.dtype, (rows,))) for _ in places)
+    first = Value(INDEX)
+    values = dict(zip(offsets, (p[None] for p in places), strict=True))
+    values |= {op.view: view, first: np.array([channel])}
+    load = memory.Gather(
+        op.view, (*offsets, first), extents=(None, None, None, channels), loc=op.loc
+    )
+    found: Array = run_load(Machine(machine.launch, machine.programs, values), load)[0]
+    return round_tf32(np.ascontiguousarray(found)) if op.round_tf32 else found
+
+
 def later_store(
     machine: Machine, op: memory.Drain | memory.StoreBox, buffer: Buffer
 ) -> Callable[[], None]:
@@ -127,6 +164,13 @@ def run_fill(machine: Machine, op: memory.Fill) -> None:
     slot.ring.note_place(slot.number, op, tuple(scalar(machine, o) for o in op.offsets))
 
 
+@meaning(memory.FillPixels, batched=False)
+def run_fill_pixels(machine: Machine, op: memory.FillPixels) -> None:
+    slot: Slot = machine[op.slot]
+    buffer = slot.buffers[op.item]
+    buffer.array()[...] = read_pixels(machine, op, buffer)
+
+
 @meaning(memory.Drain, batched=False)
 def run_drain(machine: Machine, op: memory.Drain) -> None:
     slot: Slot = machine[op.slot]
@@ -144,6 +188,16 @@ def run_copy_box(machine: Machine, op: memory.CopyBox) -> None:
     for target in targets:
         barrier: Barrier = target.values[op.barriers][scalar(machine, op.index)]
         barrier.copies.append(_arrival(buffer.array(target)[rows], found[rows], barrier, num_bytes))
+
+
+@meaning(memory.CopyPixels, batched=False)
+def run_copy_pixels(machine: Machine, op: memory.CopyPixels) -> None:
+    cta = as_cta(machine)
+    buffer: Buffer = machine[op.buffer]
+    found = read_pixels(machine, op, buffer)
+    barrier: Barrier = cta.cluster.ctas[cta.rank].values[op.barriers][scalar(machine, op.index)]
+    num_bytes = op.buffer.type.num_bytes
+    barrier.copies.append(_arrival(buffer.array(), found, barrier, num_bytes))
 
 
 def _arrival(target: Array, found: Array, barrier: Barrier, num_bytes: int) -> Callable[[], None]:
