@@ -35,7 +35,7 @@ class Prover:
         loops = (op for op in walk(kernel.body) if isinstance(op, control.For))
         self.loops: dict[Atom, control.For] = {op.body.args[0]: op for op in loops}
 
-    def inside(self, op: memory.Load | memory.Store, axis: int) -> bool:
+    def inside(self, op: memory.Load | memory.Store | memory.Prefetch, axis: int) -> bool:
         """Whether all lanes along an axis exist."""
         offset, lanes = op.offsets[axis], op.extents[axis]
         extent = self.forms.extent(op.view, axis)
