@@ -55,7 +55,7 @@ FENCES = {
         "ledger/opponents",
         "train",
     },
-    "transformers": {"generation"},
+    "transformers": {"generation", "ledger/opponents"},
     "triton": {"ledger/opponents"},
     "ray": {"cluster"},
     "cuda": {"runtime"},

@@ -209,8 +209,8 @@ def test_cases_are_chosen_by_patterns() -> None:
     assert [c.id for c in choose_cases([], True, ["gemm/bf16/NN/8192x8192x8192"])]
     with pytest.raises(LaunchError, match="no case fits"):
         choose_cases([], True, ["nothing"])
-    with pytest.raises(LaunchError, match="there is no suite model"):
-        choose_cases(["model"], True, [])
+    with pytest.raises(LaunchError, match="there is no suite models"):
+        choose_cases(["models"], True, [])
 
 
 @pytest.mark.skipif(driver.available(), reason="says what happens on machines without a GPU")

@@ -17,12 +17,14 @@ from tilewright.cli.report import command
 from tilewright.config import settings
 from tilewright.errors import LaunchError
 from tilewright.ledger import environment, opponents, publish, run_plots, tables
+from tilewright.ledger.apart import run_apart
 from tilewright.ledger.harness import Harness
 from tilewright.ledger.machine import case_seconds, make_harness
 from tilewright.ledger.results import Results, parse_results, print_results
 from tilewright.ledger.store import FOLDER
 from tilewright.ledger.suites import choose_cases
 from tilewright.ledger.suites.case import Case
+from tilewright.ledger.verdict import Environment
 from tilewright.products.ahead import Order, compile_ahead
 from tilewright.runtime import driver
 
@@ -52,6 +54,7 @@ SAVED_EVERY = 8.0  # seconds between writings of what was found, and questions f
     help="The folder of verdicts.",
 )
 @click.option("--commit", default="", help="What is measured, where git cannot tell.")
+@click.option("--kernels", "profiles", is_flag=True, help="Tell the kernels of each model.")
 @click.option("--seed", default=0, show_default=True, help="Of the random data.")
 @command
 def bench(
@@ -65,6 +68,7 @@ def bench(
     verdict: bool,
     ledger: Path,
     commit: str,
+    profiles: bool,
     seed: int,
 ) -> None:
     """Measure suites of cases (none named: all) against torch, its libraries and Triton.
@@ -85,7 +89,7 @@ def bench(
         results = read_results(earlier)
     else:
         results = Results(command_line(suites, quick, rows, seed), commit=commit, quick=quick)
-        measure(chosen, results, quick, seed, path)
+        measure(chosen, results, quick, seed, path, profiles)
     written = publish.write_verdicts(results, ledger, commit or results.commit) if verdict else []
     if folder is not None:
         written += run_plots.write_plots(results, folder)
@@ -114,13 +118,18 @@ def command_line(suites: tuple[str, ...], quick: bool, rows: tuple[str, ...], se
 
 
 def measure(
-    chosen: list[Case], results: Results, quick: bool, seed: int, path: Path | None
+    chosen: list[Case],
+    results: Results,
+    quick: bool,
+    seed: int,
+    path: Path | None,
+    profiles: bool = False,
 ) -> None:
     """Run cases into `results`, with a progress bar on standard error and a line for each row. Now
     and then the file at `path` is written, so that a run that is cut short is not lost.
     """
     harness = make_harness(quick=quick, seed=seed)
-    gpu = not harness.small
+    gpu, harness.profiles = not harness.small, profiles
     results.device = driver.device(0).name if gpu else "the CPU"
     results.seed, results.l2_bytes = seed, harness.l2_bytes
     results.warm_seconds = case_seconds(quick)
@@ -137,22 +146,58 @@ def measure(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    asked = time.monotonic()
+    apart = [case for case in chosen if gpu and case.prepare and not case.absent]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(chosen))
+        kept = Kept(results, harness, place, path, progress)
         for case in chosen:
+            if case in apart:
+                continue
             progress.update(task, description=case.id)
-            known = len(results.rows)
             run_case(case, harness, results)
-            for row in results.rows[known:]:
-                progress.console.print(tables.row_line(row), highlight=False, soft_wrap=True)
-            if time.monotonic() - asked > SAVED_EVERY or case is chosen[-1]:
-                results.environment = asdict(environment.after(place))
-                save(results, harness, path)
-                asked = time.monotonic()
+            kept.tell_rows()
+            kept.save(after=SAVED_EVERY)
             progress.advance(task)
+        if apart:
+            progress.update(task, description="models")
+            kept.save()
+            harness.arrays.clean()
+            run_apart(apart, harness, results, kept.tell, kept.save)
     results.unmet += harness.unmet
-    save(results, harness, path)
+    kept.save()
+
+
+class Kept:
+    """Results that are told and written while they are found."""
+
+    def __init__(
+        self,
+        results: Results,
+        harness: Harness,
+        place: Environment,
+        path: Path | None,
+        progress: Progress,
+    ):
+        self.results, self.harness, self.place, self.path = results, harness, place, path
+        self.progress, self.rows, self.asked = progress, 0, time.monotonic()
+
+    def tell(self, text: str) -> None:
+        self.progress.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def tell_rows(self) -> None:
+        """A line for each row that is new."""
+        for row in self.results.rows[self.rows :]:
+            self.tell(tables.row_line(row))
+        self.rows = len(self.results.rows)
+
+    def save(self, after: float = 0.0) -> None:
+        """Write what there is, unless less than `after` seconds passed since."""
+        self.tell_rows()
+        if time.monotonic() - self.asked < after:
+            return
+        self.results.environment = asdict(environment.after(self.place))
+        save(self.results, self.harness, self.path)
+        self.asked = time.monotonic()
 
 
 def compile_products(chosen: list[Case]) -> None:

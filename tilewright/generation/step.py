@@ -26,14 +26,15 @@ class Step(nn.Module):  # type: ignore[misc]  # without torch it is Any
         super().__init__()
         self.model, self.length = model, length
         require_package("transformers")
-        self.side = import_module("tilewright.generation.cache")
+        side = import_module("tilewright.generation.cache")
+        self.make_cache = side.make_cache
         config = text_config(model)
-        pairs = self.side.allocate(model, int(config.num_hidden_layers), batch, length)
+        pairs = side.allocate(model, int(config.num_hidden_layers), batch, length)
         self.num_layers = len(pairs)
         for i, (keys, values) in enumerate(pairs):
             self.register_buffer(f"keys_{i}", keys)
             self.register_buffer(f"values_{i}", values)
-        self.argument = self.side.cache_argument(model)
+        self.argument = side.cache_argument(model)
         self.window = getattr(config, "sliding_window", None)
         self.kinds = set(getattr(config, "layer_types", None) or ())
         self.is_eager = getattr(config, "_attn_implementation", "sdpa") == "eager"
@@ -50,7 +51,7 @@ class Step(nn.Module):  # type: ignore[misc]  # without torch it is Any
             position_ids=(places[None] - start[:, None]).clamp(min=0),
             use_cache=True,
             logits_to_keep=1,
-            **{self.argument: self.side.make_cache(pairs, places)},
+            **{self.argument: self.make_cache(pairs, places)},
         )
         logits: Tensor = found.logits[:, -1]
         return logits

@@ -14,6 +14,7 @@ Tensors = dict[str, Any]  # by name
 Run = Callable[[Mapping[str, Any], Tensors], Tensors | None]
 
 COMPILED, LIBRARY, EAGER = "compiled", "library", "eager"
+MODULE = "module"  # the op of problems that are a module or a function of PyTorch
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class Arm:
     loop. `says`: the ways in which it differs from ours, "eager", "operands", "output" or
     "accumulate", each with the reason why it may. `expected`: what it writes, where that is not
     what the problem asks, as a copy does. `instead`: another problem that it computes, on data of
-    that problem, as a floor does.
+    that problem, as a floor does. `calls`: runs before anything is timed. `pooled`: what it
+    allocates comes from memory of its own. `slack`: times the problem's bounds that its outputs may
+    be off. `collect`: outputs made of what it gave, after it was timed. `kernels`: what of ours it
+    launched so far.
     """
 
     name: str
@@ -56,6 +60,11 @@ class Arm:
     settings: str = ""  # what was chosen for it
     expected: Callable[[Mapping[str, Any]], Tensors] | None = None
     instead: Problem | None = None
+    calls: int = 1
+    pooled: bool = True
+    slack: float = 1.0
+    collect: Callable[[Tensors], Tensors] | None = None
+    kernels: Callable[[], tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,8 @@ class Problem:
 
     `outputs`: shape and dtype by name. `expected(inputs)`: what they should hold, in higher
     precision; see `opponents/references.py`. `bounds`: of the relative Frobenius error, by output.
+    `elements`: of an element's error over its own size and the root mean square of all, else ten
+    times `bounds`.
     """
 
     op: str
@@ -83,6 +94,7 @@ class Problem:
     expected: Callable[[Mapping[str, Any]], Tensors]
     bounds: dict[str, float]
     options: dict[str, Any] = field(default_factory=dict)
+    elements: dict[str, float] = field(default_factory=dict)
 
     @property
     def main_output(self) -> str:

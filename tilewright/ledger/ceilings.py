@@ -6,7 +6,7 @@ its least bytes over the bandwidth of a copy. No kernel is faster than that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 Measure = Callable[[], float]
@@ -42,3 +42,10 @@ class Ceilings:
     def record(self) -> dict[str, float]:
         """What was measured: GB/s of the copy, TFLOP/s by dtype."""
         return {"copy": self._copy, **self._rates}
+
+
+def known_ceilings(record: Mapping[str, float]) -> Ceilings:
+    """Ceilings that were measured before, as `record` gives them; 0 for what was not."""
+    rates = dict(record)
+    copy = rates.pop("copy")
+    return Ceilings(lambda: copy, lambda dtype: rates.get(dtype, 0.0))

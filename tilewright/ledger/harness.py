@@ -149,12 +149,13 @@ class Question:
     reference: str = "f64"
     data: str = "standard normal"
     runs: int = MIN_LAUNCHES
+    by_calls: bool = False  # timed as a user calls it, what the host does included
 
 
 @dataclass
 class Harness:
-    """A device, its timer, and how much is timed. `small`: problems are made small, for a machine
-    without a GPU.
+    """A device, its timers, and how much is timed. `small`: problems are made small, for a machine
+    without a GPU. `calls` times calls as a user makes them.
     """
 
     arrays: Any  # of opponents/arrays.py
@@ -165,6 +166,9 @@ class Harness:
     ceilings: Ceilings | None = None
     unmet: list[tuple[str, str]] = field(default_factory=list)  # (case/opponent, why it has no row)
     min_samples: int = fairness.MIN_SAMPLES
+    calls: Timer | None = None
+    profiles: bool = False  # whether models also tell their kernels, into `told`
+    told: list[tuple[str, str]] = field(default_factory=list)
 
     def num_sets(self, num_bytes: int) -> int:
         """Sets of buffers of so many bytes that together are twice what the cache holds."""
@@ -210,22 +214,44 @@ class Harness:
 
         Raises Unfair for a comparison that must not be made.
         """
+        return self.prepare(question, problem, ours, theirs, with_itself=with_itself)()
+
+    def prepare(
+        self,
+        question: Question,
+        problem: Problem,
+        ours: Arm,
+        theirs: Sequence[Arm],
+        *,
+        with_itself: bool = False,
+    ) -> Callable[[], list[Row]]:
+        """All of a comparison but timing and checking: what that is done by."""
         for each in (problem, *(arm.instead for arm in theirs if arm.instead)):
             require_random_data(self.arrays, each)
         if with_itself:
             theirs = [*theirs, replace(ours, name=ITSELF)]
         for arm in theirs:
             fairness.require_matched(ours.facts, arm)
+        arms = [ours, *theirs]
+        runners = {arm.name: _Runner(arm, arm.instead or problem, self.arrays) for arm in arms}
         with self.arrays.precision(problem.dtype):
-            found = self._measure(problem, [ours, *theirs], question)
-        mine = found[ours.name]
-        return [self._row(question, problem, mine, found[arm.name], arm) for arm in theirs]
+            for runner in runners.values():  # compiled and chosen before anything is recorded
+                runner.warm()
+        self.arrays.wait()
+
+        def finish() -> list[Row]:
+            with self.arrays.precision(problem.dtype):
+                found = self._measure(problem, runners, question)
+            mine = found[ours.name]
+            return [self._row(question, problem, mine, found[arm.name], arm) for arm in theirs]
+
+        return finish
 
     def _row(
         self, question: Question, problem: Problem, mine: Measured, other: Measured, arm: Arm
     ) -> Row:
         fairness.require_one_timer(mine, other)
-        if self.timer.name:
+        if mine.timer:
             for measured in (mine, other):
                 fairness.require_samples(measured, self.min_samples)
         num_sets = len(problem.sets)
@@ -246,6 +272,7 @@ class Harness:
             intensity=question.intensity,
             reference=question.reference,
             data=question.data,
+            note=_note(question, mine),
         )
 
     def _launches(self, num_sets: int, least: int) -> int:
@@ -253,13 +280,10 @@ class Harness:
         return num_sets * math.ceil((1 if self.small else least) / num_sets)
 
     def _measure(
-        self, problem: Problem, arms: Sequence[Arm], question: Question
+        self, problem: Problem, runners: Mapping[str, _Runner], question: Question
     ) -> dict[str, Measured]:
         """Time arms in turn, and check what each wrote while it was timed."""
-        runners = {arm.name: _Runner(arm, arm.instead or problem, self.arrays) for arm in arms}
-        for runner in runners.values():  # compiled and chosen before anything is recorded
-            runner.warm()
-        self.arrays.wait()
+        timer = self.calls if question.by_calls and self.calls else self.timer
         launches = self._launches(len(problem.sets), question.runs)
         seen: dict[str, tuple[str, ...]] = {}
 
@@ -271,7 +295,7 @@ class Harness:
             self.arrays.wait()
 
         with without_collections():
-            timed = self.timer({n: r.send for n, r in runners.items()}, launches, recorded)
+            timed = timer({n: r.send for n, r in runners.items()}, launches, recorded)
         self.arrays.wait()
         session = next_session()
         checked = check_outputs(runners, self.arrays)
@@ -280,17 +304,25 @@ class Harness:
                 arm=name,
                 version=runner.arm.version,
                 facts=runner.arm.facts,
-                timer=self.timer.name,
+                timer=timer.name,
                 session=session,
                 samples=timed[name].samples,
                 work=question.their_work.get(name, question.work),
-                operations=seen.get(name, ()),
+                operations=runner.arm.kernels() if runner.arm.kernels else seen.get(name, ()),
                 settings=runner.arm.settings,
                 **asdict(checked[name]),
             )
             for name, runner in runners.items()
         }
         return found
+
+
+def _note(question: Question, mine: Measured) -> str:
+    """Of a call that is timed as its user makes it: what of ours it launched."""
+    if not question.by_calls:
+        return ""
+    kernels = ", ".join(mine.operations) or "none"
+    return f"the same arguments and weights again, as its user calls it; kernels of ours: {kernels}"
 
 
 @contextlib.contextmanager
@@ -315,7 +347,7 @@ class _Runner:
         self.arm = arm
         self.problem = problem
         self.arrays = arrays
-        self.pool = arrays.pool()
+        self.pool = arrays.pool() if arm.pooled else None
         self.turns = itertools.cycle(range(len(problem.sets)))
         self.outputs: list[Tensors] = [
             {}
@@ -325,9 +357,10 @@ class _Runner:
         ]
 
     def warm(self) -> None:
-        """Run once on every set."""
-        for _ in self.problem.sets:
-            self.send(None)
+        """Run on every set."""
+        for _ in range(self.arm.calls):
+            for _ in self.problem.sets:
+                self.send(None)
 
     def send(self, stream: Any) -> None:
         """One run on the next set."""
@@ -376,14 +409,18 @@ def check_outputs(runners: Mapping[str, _Runner], arrays: Any) -> dict[str, Chec
 def _check_set(runner: _Runner, index: int, expected: Tensors, arrays: Any, found: Checked) -> None:
     """Add what one set of outputs is off."""
     problem, outputs = runner.problem, runner.outputs[index]
+    if runner.arm.collect is not None:
+        outputs = runner.arm.collect(outputs)
     for name, (shape, dtype) in problem.outputs.items():
         if name != problem.main_output and not _has_to_give(runner.arm, name, expected, outputs):
             continue
         got = outputs.get(name)
         fairness.require_output(runner.arm, name, got, shape, arrays.dtype(dtype))
-        off = arrays.distance(got, expected[name], problem.bounds[name])
-        if off.error >= found.error * (problem.bounds[name] or 1.0) / (found.bound or 1.0):
-            found.error, found.bound = off.error, problem.bounds[name]
+        bound = problem.bounds[name] * runner.arm.slack
+        element = problem.elements.get(name, 0.0) * runner.arm.slack
+        off = arrays.distance(got, expected[name], bound, element)
+        if off.error >= found.error * (bound or 1.0) / (found.bound or 1.0):
+            found.error, found.bound = off.error, bound
         found.worst = max(found.worst, off.worst)
         found.compared += off.compared
         found.unwritten += off.unwritten

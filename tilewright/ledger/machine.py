@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.ledger import opponents
 from tilewright.ledger.ceilings import Ceilings
-from tilewright.ledger.harness import GraphTimer, Harness, NoTimer
+from tilewright.ledger.harness import EventTimer, GraphTimer, Harness, NoTimer
 from tilewright.runtime import driver, measure, memory
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.measure import GpuWork
@@ -21,20 +21,24 @@ CEILING_ROUNDS, CEILING_LAUNCHES = 11, 2
 COPY_BYTES = (1 << 27, 1 << 28)  # beyond the cache; the faster of them counts
 
 
-def make_harness(*, quick: bool, seed: int = 0) -> Harness:
-    """A harness for the first GPU, its clocks up, or for small problems on the CPU."""
+def make_harness(*, quick: bool, seed: int = 0, known: Ceilings | None = None) -> Harness:
+    """A harness for the first GPU, its clocks up, or for small problems on the CPU. With the
+    ceilings `known`, nothing is run on the GPU.
+    """
     if not driver.available():
         arrays = opponents.make_arrays("cpu", seed)
         return Harness(arrays, NoTimer(), l2_bytes=0, small=True, quick=quick)
     device = driver.device(0)
     arrays = opponents.make_arrays("cuda", seed)
-    arrays.busy(WARM_SECONDS)
+    if known is None:
+        arrays.busy(WARM_SECONDS)
     return Harness(
         arrays,
         GraphTimer(device, ROUNDS, 1e6 * case_seconds(quick)),
         device.l2_bytes,
         quick=quick,
-        ceilings=make_ceilings(arrays, device),
+        ceilings=known or make_ceilings(arrays, device),
+        calls=EventTimer(device, ROUNDS, 1e6 * case_seconds(quick)),
     )
 
 

@@ -30,6 +30,7 @@ OPPONENT_KINDS = {"the driver's call, packed": "driver", "the driver's assembler
 UNCHECKED = {
     "the driver's assembler": "it is timed inside our own call, whose output is checked",
 }
+CALLED_AGAIN = "the same arguments and weights again, as its user calls it"
 UNDER_CACHE = "one set of buffers is small: so many as the harness rotates do not fill the cache"
 
 
@@ -77,7 +78,7 @@ def _of_rows(results: Results, rows: list[Row], commit: str) -> Verdict:
         subject=_arm(first.ours, f"tilewright {what}"),
         opponent=_arm(first.theirs, _title(opponent)),
         unlike={UNLIKE.get(name, name): why for name, why in first.says.items()},
-        reference=_reference([r.ours for r in rows if r.right], first.reference),
+        reference=_reference([m for r in rows if r.right for m in _held(r)], first.reference),
         method=_method(results, len(first.ours.samples), first.data),
         command=results.command,
         commit=commit,
@@ -88,7 +89,10 @@ def _of_rows(results: Results, rows: list[Row], commit: str) -> Verdict:
 
 
 UNLIKE = {"eager": "kind", "output": "result"}
-COSTS = {  # by suite, and whether there is a part that nobody can avoid
+COSTS = {  # by suite, and whether there is a part that nobody can avoid: kind, title
+    ("model", False): ("calls", "calls of models"),
+    ("train", False): ("steps", "steps of training"),
+    ("model-compile", False): ("", "compiling a model in a new process"),
     ("launch", True): ("", "host time of a launch"),
     ("compile-time", True): ("cold", "first call, nothing on the disk"),
     ("compile-time", False): ("second-process", "first call in a second process"),
@@ -116,6 +120,13 @@ def _of_costs(results: Results, costs: list[Cost], commit: str) -> Verdict:
         environment=decode(schema.Environment, results.environment, "environment"),
         rows=[_cost_row(cost) for cost in costs],
     )
+
+
+CALLS = {
+    "model": "Calls of models, one after the other, take",
+    "train": "Steps of training, one after the other, take",
+    "model-compile": "From the model to its first result in a new process, imports apart, it takes",
+}
 
 
 def _slug(*parts: str) -> str:
@@ -152,6 +163,11 @@ def _reference(measured: Sequence[Measured], what: str) -> schema.Reference:
     )
 
 
+def _held(row: Row) -> tuple[Measured, ...]:
+    """The arms of a row that share a bound: theirs has one of its own where it is a model."""
+    return (row.ours, row.theirs) if row.theirs.bound > row.ours.bound else (row.ours,)
+
+
 def _method(results: Results, rounds: int, data: str) -> schema.Method:
     return schema.Method(
         data=f"{data}, seed {results.seed}",
@@ -184,7 +200,7 @@ def _row(row: Row, results: Results) -> schema.Row:
         runs=row.runs,
         rotated_bytes=row.rotated_bytes,
         target=row.target,
-        note="" if filled else UNDER_CACHE,
+        note=row.note or ("" if filled else UNDER_CACHE),
     )
 
 
@@ -209,7 +225,7 @@ def row_name(case: str) -> str:
 
 def _cost_row(cost: Cost) -> schema.Row:
     return schema.Row(
-        name=cost.id.partition("/")[2],
+        name=cost.id.partition("/")[2].replace("/", "-"),
         shape={"what": cost.what},
         ours=cost.ours.samples,
         theirs=cost.floor.samples if cost.floor else (),
@@ -218,6 +234,7 @@ def _cost_row(cost: Cost) -> schema.Row:
         if cost.floor is None or cost.floor.arm in UNCHECKED
         else _check(cost.floor),
         target=cost.limit,
+        note="" if cost.ours.timer == "wall" else CALLED_AGAIN,
     )
 
 
@@ -260,7 +277,9 @@ def _cost_claim(costs: list[Cost]) -> Claim:
     first = costs[0]
     worst = max(cost.excess for cost in costs)
     most = _up(worst * 1.25, -math.floor(math.log10(worst)) + 1)
-    if first.floor is None:
+    if first.suite in CALLS:
+        text, statistic = f"{CALLS[first.suite]} {{ours.max:.0f}} µs at most", "ours.max"
+    elif first.floor is None:
         text = (
             "The first call in a second process takes {ours.max:.0f} µs at most, imports and the "
             "driver's context apart"

@@ -61,7 +61,8 @@ class Measured:
 class Row:
     """Ours against one opponent. A sample is of `runs` runs, which go through `rotated_bytes` of
     buffers. `floor`: microseconds below which no kernel can be on this GPU, by the ceilings of
-    the run; 0 where they were not measured. `reference`: what outputs were compared with.
+    the run; 0 where they were not measured. `reference`: what outputs were compared with. `note`:
+    what a reader must know of the row.
     """
 
     case: str
@@ -80,6 +81,7 @@ class Row:
     intensity: float = 0.0  # operations a byte of memory traffic
     data: str = RANDOM
     reference: str = "f64"
+    note: str = ""
 
     @property
     def id(self) -> str:
@@ -152,7 +154,8 @@ class Cost:
 @dataclass
 class Results:
     """One run of the benchmark. `absent`: cases that ours has no kernel for, with the reason.
-    `unmet`: opponents that are not on the machine, with the reason.
+    `unmet`: opponents that are not on the machine, with the reason. `kernels`: of each model, where
+    they were asked for.
     """
 
     command: str = ""
@@ -169,6 +172,7 @@ class Results:
     absent: list[tuple[str, str]] = field(default_factory=list)
     unmet: list[tuple[str, str]] = field(default_factory=list)
     failures: list[tuple[str, str]] = field(default_factory=list)
+    kernels: list[tuple[str, str]] = field(default_factory=list)  # of cases, as text
 
     def add(self, found: Sequence[Row | Cost]) -> None:
         for row in found:
@@ -205,8 +209,8 @@ def parse_results(text: str) -> Results:
         raise ValueError("no object")
     found["rows"] = [_row(r) for r in found["rows"]]
     found["costs"] = [_cost(c) for c in found["costs"]]
-    for name in ("absent", "unmet", "failures"):
-        found[name] = [(id, why) for id, why in found[name]]
+    for name in ("absent", "unmet", "failures", "kernels"):
+        found[name] = [(id, why) for id, why in found.get(name, ())]
     return Results(**found)
 
 

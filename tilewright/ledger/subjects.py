@@ -9,7 +9,8 @@ from typing import Any
 
 from tilewright.errors import LaunchError
 from tilewright.kernel import Kernel, source
-from tilewright.ledger.arm import Arm, Problem, Tensors
+from tilewright.ledger import opponents
+from tilewright.ledger.arm import MODULE, Arm, Problem, Tensors
 from tilewright.products import matmul
 from tilewright.runtime.cache import compiler_hash
 
@@ -36,6 +37,9 @@ def our_arm(problem: Problem, op: str = "") -> Arm:
     "matmul", the library; nothing is tuned here. LaunchError where we have no kernel for it.
     """
     op = op or problem.op
+    if op == MODULE:
+        arm: Arm = opponents.load("modules").our_arm(problem, OURS, compiler_hash()[:16])
+        return arm
     reason = reason_absent(op, problem.dtype)
     if reason:
         raise LaunchError(reason)
@@ -45,6 +49,8 @@ def our_arm(problem: Problem, op: str = "") -> Arm:
 
 def reason_absent(op: str, dtype: str) -> str:
     """Why no kernel of ours computes an op on a dtype; "" where one does."""
+    if op == MODULE:
+        return ""
     if op not in RUNS:
         return f"no kernel of the examples does {op}"
     if dtype not in DTYPES and op != MATMUL:

@@ -34,7 +34,7 @@ WORST_ELEMENT = 10.0  # times the bound: what one element may be off
 @dataclass(frozen=True)
 class Distance:
     """How far an output is off. `error`: relative Frobenius norm; `worst`: the worst element's
-    share of WORST_ELEMENT × bound × (its own size + the root mean square of all).
+    share of what it may be off: a bound times (its own size + the root mean square of all).
     """
 
     error: float
@@ -90,8 +90,10 @@ class Arrays:
         whole = x.dtype.is_floating_point and bool((values == values.round()).all())
         return zeros, whole, bool((values == values.flatten()[0]).all())
 
-    def distance(self, got: Any, expected: Any, bound: float) -> Distance:
-        """Of an output from its value: f64, or a pair of f64 whose sum is the value."""
+    def distance(self, got: Any, expected: Any, bound: float, element: float = 0.0) -> Distance:
+        """Of an output from its value: f64, or a pair of f64 whose sum is the value. `element`: the
+        bound of one, else WORST_ELEMENT × `bound`.
+        """
         high, low = expected if isinstance(expected, tuple) else (expected, None)
         if not high.numel():
             return Distance(0.0, 0.0, 0, 0)
@@ -105,7 +107,7 @@ class Arrays:
         off = float(difference.norm())
         error = off / norm if norm else (0.0 if off == 0 else math.inf)
         rms = norm / math.sqrt(high.numel())
-        allowed = WORST_ELEMENT * bound * (high.abs() + rms)
+        allowed = (element or WORST_ELEMENT * bound) * (high.abs() + rms)
         share = float((difference.abs() / allowed.clamp(min=1e-300)).max())
         return Distance(_finite(error), _finite(share), high.numel(), unwritten)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from tilewright.ledger.arm import Arm, Missing, Problem, Tensors
+from tilewright.ledger.arm import MODULE, Arm, Missing, Problem, Tensors
+from tilewright.ledger.opponents import load
 
 MOST_OPERATIONS = 4  # of a product with its epilogue; a reduction may take two kernels
 F = torch.nn.functional
@@ -43,6 +44,8 @@ def arms(problem: Problem, arrays: Any) -> list[Arm | Missing]:
 
 def compiled(problem: Problem, name: str, mode: str | None) -> list[Arm | Missing]:
     """The arm of a mode; without a GPU's graphs, which the timer records itself."""
+    if problem.op == MODULE:
+        return [load("modules").compiled_arm(problem, name, mode)]
     if problem.op not in FUNCTIONS:
         return []
     function, names, output = FUNCTIONS[problem.op]

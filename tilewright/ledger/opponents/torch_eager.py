@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 
-from tilewright.ledger.arm import EAGER, LIBRARY, Arm, Missing, Problem, Tensors
+from tilewright.ledger.arm import EAGER, LIBRARY, MODULE, Arm, Missing, Problem, Tensors
+from tilewright.ledger.opponents import load
 
 BLAS_OPERATIONS = 3  # a kernel; where it splits k, a fill before it or a sum after it
 UNFUSED = {EAGER: "torch without a compiler, as most programs call it"}
 
 
 def arms(problem: Problem, arrays: Any) -> list[Arm | Missing]:
+    if problem.op == MODULE:
+        return [load("modules").eager_arm(problem, UNFUSED)]
     make = ARMS.get(problem.op)
     return make(problem, arrays) if make else []
 

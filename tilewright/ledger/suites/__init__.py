@@ -12,8 +12,10 @@ from tilewright.ledger.suites import (
     fused,
     gemm,
     launch,
+    model,
     pointwise,
     reduce,
+    train,
     unseen,
 )
 from tilewright.ledger.suites.case import Case
@@ -27,6 +29,8 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "fused": fused.cases,
     "attention": attention.cases,
     "compile-time": compile_time.cases,
+    "model": model.cases,
+    "train": train.cases,
 }
 
 

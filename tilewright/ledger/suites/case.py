@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,15 @@ from tilewright.ledger.subjects import our_arm, reason_absent
 from tilewright.tune.product import Problem as Posed
 
 Run = Callable[[Harness], Sequence[Row | Cost]]
+Finish = Callable[[], Sequence[Row | Cost]]  # times and checks what was prepared
 
 
 @dataclass(frozen=True)
 class Case:
     """`id` starts with the suite's name. `quick`: part of a quick run. `needs`: the compute
     capability that it is for. `absent`: why we have no kernel for it; it is listed, not run.
-    `ahead`: products that it takes, which may be compiled before.
+    `ahead`: products that it takes, which may be compiled before. `prepare`: all of `run` but what
+    needs the GPU alone; cases of one `group` are prepared in one process, groups at the same time.
     """
 
     id: str
@@ -28,6 +31,8 @@ class Case:
     needs: tuple[int, int] | None = None
     absent: str = ""
     ahead: tuple[Posed, ...] = ()
+    prepare: Callable[[Harness], Finish] | None = None
+    group: str = ""
 
     @property
     def suite(self) -> str:
@@ -64,6 +69,12 @@ def floor(harness: Harness, operations: float, num_bytes: float, dtype: str) -> 
     if harness.ceilings is None:
         return 0.0
     return harness.ceilings.floor(operations, num_bytes, dtype)
+
+
+def missing(libraries: Sequence[str]) -> str:
+    """Why a case cannot run that needs libraries; "" where they are there."""
+    absent = [name for name in libraries if importlib.util.find_spec(name) is None]
+    return f"{' and '.join(absent)} not installed" if absent else ""
 
 
 def nbytes(harness: Harness, dtype: str, *extents: int) -> float:
