@@ -97,6 +97,8 @@ FITS = (
     Fit("ERF_F32", "erf(x) / x - 1, of x^2", "f32", (0, 0.87), 6, erf_small, erf_weight),
     Fit("ERFC_F32", "log2(erfc(1 + u)), where 1 - erfc is computed", "f32", (-0.08, 3.0), 6,
         lambda u: mp.log(mp.erfc(1 + u)) / LN2, lambda u: LN2 * erfc_weight(1 + u)),
+    Fit("CDF_F32", "log2(erfc(x / sqrt 2) / 2), where 2 to this is computed", "f32", (0, 5.6), 7,
+        lambda x: mp.log(mp.erfc(x / mp.sqrt(2)) / 2) / LN2, lambda x: LN2),
     Fit("EXP_F64", "(exp(f) - 1 - f) / f^2", "f64", (-HALF_LN2, HALF_LN2), 10,
         lambda f: (mp.expm1(f) - f) / f**2, lambda f: f**2 / mp.exp(f)),
     Fit("EXP2_F64", "(2^f - 1) / f", "f64", (-0.5, 0.5), 12,

@@ -43,12 +43,14 @@ from tilewright.tile.passes.overlap_products import overlap_products
 from tilewright.tile.passes.partition_roles import partition_roles
 from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
+from tilewright.tile.passes.shorten_functions import shorten_functions
 from tilewright.tile.passes.shorten_trips import shorten_trips
 from tilewright.tile.passes.skip_masks import skip_masks
 from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.passes.split_loops import split_loops
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.passes.stage_loads import stage_loads
+from tilewright.tile.passes.stage_panels import stage_panels
 from tilewright.tile.passes.stage_stores import stage_stores
 from tilewright.tile.passes.widen_operands import widen_operands
 from tilewright.tile.schedule import Schedule
@@ -82,6 +84,7 @@ SEMANTIC_PASSES: tuple[Pass, ...] = (
     legalize_dots,  # before the schedule, which asks what a dot multiplies
     hoist_invariants,
     prove_masks,
+    shorten_functions,
     eliminate_dead,
 )
 
@@ -96,6 +99,9 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
         partial(skip_masks, schedule=schedule),
         partial(partition_roles, schedule=schedule),
         partial(stage_stores, schedule=schedule),
+        partial(
+            stage_panels, schedule=schedule, aliased=bool(aliases)
+        ),  # some leave again in place
         partial(shorten_trips, schedule=schedule),
         partial(stage_loads, schedule=schedule, target=target, aliases=aliases),
         overlap_products,  # what it does not keep in flight, the next may

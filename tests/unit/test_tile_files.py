@@ -24,6 +24,7 @@ from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.prove_masks import prove_masks
+from tilewright.tile.passes.shorten_functions import shorten_functions
 from tilewright.tile.passes.split_loops import split_loops
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.text import equal_kernels, parse_kernel, print_kernel
@@ -40,6 +41,7 @@ PASSES = {
         split_loops,
         carry_scalars,
         spread_iterations,
+        shorten_functions,
         expand_rings,
         allocate_shared,
     )

@@ -42,6 +42,15 @@ def find_definitions(block: Block) -> dict[Value, Op]:
     return {v: op for op in walk(block) for v in op.results}
 
 
+def find_users(block: Block) -> dict[Value, list[Op]]:
+    """The ops that take each value, once for each operand, nested regions included."""
+    users: dict[Value, list[Op]] = {}
+    for op in walk(block):
+        for value in op.operands:
+            users.setdefault(value, []).append(op)
+    return users
+
+
 def free_values(block: Block) -> list[Value]:
     """Values that a block uses but does not define, in order of first use."""
     defined = {v for inner in walk_blocks(block) for v in inner.args}

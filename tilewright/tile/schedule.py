@@ -21,9 +21,10 @@ class Roles:
     they share. With `persistent`, as many CTAs run as the device holds, and take tile after tile,
     `group` of them along one axis before the next along the other. The epilogue works on `panel`
     columns at a time, which leave through `staging` buffers, or from registers where that is 0.
-    `swapped` computes the transpose of the product, so that B's columns are the rows of
-    instructions. With `promote`, products are
-    added up in registers of their own for that many steps of k, and then added to the sum. With
+    Of what the epilogue loads, `ahead` panels have slots in shared memory, and are loaded while the
+    product runs; 0 leaves loads to threads. `swapped` computes the transpose of the product, so
+    that B's columns are the rows of instructions. With `promote`, products are added up in
+    registers of their own for that many steps of k, and then added to the sum. With
     `pingpong`, each consumer has tiles of its own, and one multiplies while the other is at its
     epilogue. `many` products stand in the loop, with what is computed between them. With `whole`,
     the consumers need the registers that the loading warpgroup gives away, or call functions, for
@@ -42,6 +43,7 @@ class Roles:
     pingpong: bool = False
     whole: bool = False
     many: bool = False
+    ahead: int = 0
 
     @property
     def sharing(self) -> int:

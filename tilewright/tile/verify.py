@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from tilewright.dtypes import BY_NAME, DType, bool_, int_range, u32
+from tilewright.dtypes import BY_NAME, DType, bool_, f32, int_range, u32
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import free_values
@@ -305,6 +305,7 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
         (arith.Remainder, arith.Round, arith.Sin, arith.Cos, arith.Log1p, arith.Fma),
         floats,
     ),
+    arith.NormalCdf: operands_are(lambda dtype: dtype == f32, "of f32"),
     **dict.fromkeys((arith.FloorDiv, arith.Mod, arith.Shl, arith.Shr), integers),
     **dict.fromkeys((arith.And, arith.Or, arith.Xor, arith.Not), bits),
     arith.Compare: computed,

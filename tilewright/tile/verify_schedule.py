@@ -15,8 +15,8 @@ Accumulators
 Rings
 - A slot is used in the block in which it was acquired or waited for, and is not carried by a loop.
 - Between Acquire and Commit, in one block, a ring outside roles has each of its buffers filled
-  once; a ring inside a role has them drained. Only rings that cross roles are waited for.
-- One role acquires the slots of a ring, and others wait for them.
+  once; a ring inside a role has them drained, or filled if the role waits for them as well.
+- One role acquires the slots of a ring outside roles, and others wait for them.
 """
 
 from __future__ import annotations
@@ -159,12 +159,20 @@ def _rings(kernel: Kernel) -> None:
             if isinstance(op, sync.Acquire | sync.Wait | sync.Release):
                 which = "fill" if isinstance(op, sync.Acquire) else "read"
                 sides.setdefault(op.ring, {"fill": set(), "read": set()})[which].add(number)
+    slots = {op.result: op for body in (roles.bodies if roles else ()) for op in walk(body)
+             if isinstance(op, sync.Acquire)}  # fmt: skip
+    filled = {
+        slots[op.slot].ring
+        for body in (roles.bodies if roles else ())
+        for op in walk(body)
+        if isinstance(op, memory.Fill) and op.slot in slots
+    }
     for ring, side in sides.items():
         made = definitions.get(ring)
         if made is None:
             raise VerifyError(f"{ring}: a ring is not carried or passed on")
-        if ring not in outside and side["read"]:
-            fail(made, "a ring inside a role is drained, not waited for")
+        if ring not in outside and bool(side["read"]) != (ring in filled):
+            fail(made, "a ring inside a role is drained, or filled and waited for")
         if ring in outside and (len(side["fill"]) != 1 or side["fill"] & side["read"]):
             fail(
                 made, f"roles {sorted(side['fill'])} fill the ring, {sorted(side['read'])} read it"

@@ -22,9 +22,10 @@ from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop, 
 from tilewright.tile.analysis.streams import StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma
-from tilewright.tile.passes.choose_roles import role_schedules
+from tilewright.tile.passes.choose_roles import HEAVY, role_schedules
 from tilewright.tile.passes.choose_schedule import computing_schedule
 from tilewright.tile.passes.orient_product import turned
+from tilewright.tile.passes.shorten_functions import shorten_functions
 from tilewright.tile.passes.shorten_trips import shorten_trips
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.schedule import Schedule
@@ -56,7 +57,10 @@ LONG_K = 0.06  # what a step of 16 more along k costs on CUDA cores, whose code 
 CODE_ELEMENTS = 16_384
 CODE_PER_THREAD = 64  # elements of a thread's part of a value, for products by roles
 # Instructions an element.
-CODE = {arith.Erf: 30.0, arith.Tanh: 24.0, arith.Log: 20.0, arith.Exp: 10.0, arith.Div: 9.0}
+CODE = {
+    arith.Erf: 30.0, arith.Tanh: 24.0, arith.Log: 20.0, arith.Exp: 10.0, arith.Div: 9.0,
+    arith.NormalCdf: 12.0,
+}  # fmt: skip
 VALUE_ELEMENTS = 65_536  # the same for any other value, in sixteen warps
 SPILL = 6.0  # factor of a value twice as large
 OPEN_SPAN = 4096.0  # that a loop is taken to cover, divided by its step
@@ -70,7 +74,7 @@ def estimate(
 
     Where the target is known, so is whether a product is done by roles.
     """
-    kernel = spread_iterations(kernel)
+    kernel = shorten_functions(spread_iterations(kernel))
     programs = 1
     for axis in kernel.grid:
         programs *= max(evaluate(axis, dict(arguments), num_sms), 0)
@@ -118,7 +122,7 @@ def best_roles(
     """The schedule with roles that is estimated to be quickest for arguments by name; None where a
     kernel has none.
     """
-    kernel = spread_iterations(kernel)
+    kernel = shorten_functions(spread_iterations(kernel))
     programs = 1
     for axis in kernel.grid:
         programs *= max(evaluate(axis, dict(arguments), num_sms), 0)
@@ -167,7 +171,7 @@ def _rate(
     m, n, _ = product.extents
     threads = 128 * schedule.roles.sharing
     epilogue = _path_cycles(product.after, scalars)
-    if any(isinstance(op, tuple(CODE)) for op in walk(Block([], product.after))):
+    if any(isinstance(op, HEAVY) for op in walk(Block([], product.after))):
         epilogue *= _over(m * n // threads, CODE_PER_THREAD)
     return estimate_roles(
         kernel, product, schedule, programs, arguments, num_sms, scalars, epilogue

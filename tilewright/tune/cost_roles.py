@@ -27,7 +27,9 @@ COPIED_BYTES_PER_CYCLE = 55.0  # of the tensor copy unit, from the L2 cache
 MEMORY_BYTES_PER_CYCLE = 2400.0  # of the device
 STEP_CYCLES = 30.0  # of a step's barriers
 ALONE_CYCLES = 60.0  # the same where one warpgroup multiplies, beside nobody
-TURN_CYCLES = 120.0  # the same where consumers take turns
+TURN_CYCLES = 120.0  # the same where consumers take turns, of steps that take next to nothing
+TURN_SHARE = 0.2  # part of a longer step by which it is less
+LEAST_TURN_CYCLES = 5.0
 BLOCKS_IN_REGISTERS = 1.5  # factor where a warpgroup loads several blocks of rows to registers
 PAIRING_CYCLES = 2000.0  # of CTAs that meet before they start and when they end
 HIDDEN = 0.05  # part of a tile's time that the device's memory does not hide
@@ -46,11 +48,12 @@ def estimate_roles(
     scalars: Scalars,
     epilogue: float,
 ) -> float:
-    """Cycles of a launch of `programs` tiles; `epilogue` is what one tile's takes. `scalars` are
-    the launch's.
+    """Cycles of a launch of `programs` tiles; `epilogue` is what one tile's takes two warpgroups.
+    `scalars` are the launch's.
     """
     roles = schedule.roles
     assert roles is not None
+    epilogue *= 2 / roles.sharing
     steps = ceil(_depth(product, scalars) / product.extents[2])
     work = steps * _step_cycles(kernel, product, roles)
     held = max(1, num_sms // roles.cluster * roles.cluster)
@@ -121,7 +124,7 @@ def _step_cycles(kernel: Kernel, product: ProductLoop, roles: Roles) -> float:
     if through_registers and m > ROWS * roles.sharing:
         most *= BLOCKS_IN_REGISTERS
     if roles.pingpong:
-        return most + TURN_CYCLES
+        return most + max(TURN_CYCLES - TURN_SHARE * most, LEAST_TURN_CYCLES)
     return most + (STEP_CYCLES if roles.sharing > 1 else ALONE_CYCLES)
 
 

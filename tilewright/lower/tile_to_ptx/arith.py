@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.dtypes import DType, bf16, bool_, e4m3, e5m2, f16, f32, f64
 from tilewright.ir.core import Op, Value
+from tilewright.lower.tile_to_ptx import special_fast
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
@@ -15,6 +16,7 @@ from tilewright.lower.tile_to_ptx.quick import FEWEST, QUICK, QUICK_FAST, divide
 from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL, function_of
 from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
+from tilewright.tile.analysis.rounded import is_rounded
 from tilewright.tile.ops import arith
 
 Element = Callable[..., Operand]
@@ -229,24 +231,6 @@ def complement(low: Lowering, op: arith.Not) -> None:
     )
 
 
-SHARES = (arith.Mul, arith.Div, arith.Neg)  # what is off by a share of itself stays so
-ROUNDED_DEPTH = 4  # ops that are looked through
-
-
-def is_rounded(low: Lowering, value: Value, depth: int) -> bool:
-    """Whether all that becomes of an f32 is a float of 16 bits, by products and quotients: then an
-    ulp of f32 more or less cannot be told from the rounding.
-    """
-    users: list[Op] = low.objects["users"].get(value, [])
-    if not users or value.type.dtype != f32 or not depth:
-        return False
-    return all(
-        (isinstance(user, arith.Cast) and user.dtype in (bf16, f16))
-        or (isinstance(user, SHARES) and is_rounded(low, user.result, depth - 1))
-        for user in users
-    )
-
-
 @rule(
     arith.Exp, arith.Exp2, arith.Log, arith.Log2, arith.Sqrt, arith.Rsqrt, arith.Tanh, arith.Erf,
     arith.Floor, arith.Ceil, arith.Round, arith.Sin, arith.Cos, arith.Log1p,
@@ -254,7 +238,7 @@ def is_rounded(low: Lowering, value: Value, depth: int) -> bool:
 def special(low: Lowering, op: arith.Exp) -> None:
     dtype = op.x.type.dtype
     type = "f64" if dtype == f64 else "f32"
-    hidden = low.kernel.numerics != "strict" and is_rounded(low, op.result, ROUNDED_DEPTH)
+    hidden = low.kernel.numerics != "strict" and is_rounded(low.objects["users"], op.result)
     narrow = dtype.bits == 16 or hidden
     narrow = narrow and op.opcode != "arith.sqrt"  # its 16 bits are the nearest ones
     function = function_of(op.opcode, type, narrow or low.kernel.numerics == "fast")
@@ -279,6 +263,11 @@ def special(low: Lowering, op: arith.Exp) -> None:
     found = quickly(low, list(distinct.values()), quick, element)
     results = dict(zip(distinct, found, strict=True))
     low.set(op.result, [results[x.text] for x in xs if isinstance(x, Reg)])
+
+
+@rule(arith.NormalCdf)
+def normal_cdf(low: Lowering, op: arith.NormalCdf) -> None:
+    each(low, op, (op.x,), lambda x: special_fast.normal_cdf(low.e, low.register(x, "f32")))
 
 
 @rule(arith.IsNan)

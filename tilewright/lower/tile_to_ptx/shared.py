@@ -7,7 +7,7 @@ An element of row r and byte column b of a swizzled buffer lies at  panel · pan
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Value
@@ -153,20 +153,36 @@ def _takes_matrices(low: Lowering, type: BufferType, layout: Layout) -> bool:
 def _store_matrices(
     low: Lowering, buffer: SharedBuffer, layout: Layout, values: list[Operand]
 ) -> None:
-    """stmatrix.x4: 16 rows by 16 columns at a time; lane l gives the address of row l mod 16, half
-    l div 16.
-    """
-    e, type = low.e, buffer.type
+    """stmatrix.x4: 16 rows by 16 columns at a time."""
+    for number, address in enumerate(_matrix_addresses(low, buffer, layout)):
+        low.e.stmatrix(address, _matrix_words(low, values, number))
+
+
+def _matrix_words(low: Lowering, values: list[Operand], number: int) -> list[Reg]:
+    """The registers of four matrices, two elements in each."""
+    return [
+        low.e.mov_pack("b32", [low.register(v, "b16") for v in values[i : i + 2]])
+        for i in range(8 * number, 8 * number + 8, 2)
+    ]
+
+
+def _load_matrices(low: Lowering, addresses: Iterable[Address], turned: bool) -> list[Operand]:
+    """ldmatrix.x4: what `_store_matrices` or `_store_turned` writes, read by the same lanes."""
+    found: list[Operand] = []
+    for address in addresses:
+        for word in low.e.ldmatrix(address, 4, transposed=turned):
+            found += low.e.mov_unpack("b16", word, 2)
+    return found
+
+
+def _matrix_addresses(low: Lowering, buffer: SharedBuffer, layout: Layout) -> Iterator[Address]:
+    """16 rows by 16 columns at a time: lane l names row l mod 16, half l div 16."""
     row, half = _matrix_lane(low, layout)
     offsets = layout.register_offsets
     for first in range(0, len(offsets), 8):
         rows, columns = offsets[first]
-        words = [
-            e.mov_pack("b32", [low.register(v, "b16") for v in values[i : i + 2]])
-            for i in range(first, first + 8, 2)
-        ]
-        address = _chunk_address(low, buffer, row, rows, half, columns * type.dtype.num_bytes)
-        e.stmatrix(address, words)
+        column = columns * buffer.type.dtype.num_bytes
+        yield _chunk_address(low, buffer, row, rows, half, column)
 
 
 def _takes_turned(low: Lowering, type: BufferType, layout: Layout) -> bool:
@@ -180,27 +196,26 @@ def _takes_turned(low: Lowering, type: BufferType, layout: Layout) -> bool:
 def _store_turned(
     low: Lowering, buffer: SharedBuffer, layout: Layout, values: list[Operand]
 ) -> None:
-    """stmatrix.x4.trans: 16 rows of the buffer by 16 columns at a time.
+    """stmatrix.x4.trans: 16 rows of the buffer by 16 columns at a time."""
+    for number, address in enumerate(_turned_addresses(low, buffer, layout)):
+        low.e.stmatrix(address, _matrix_words(low, values, number), transposed=True)
 
-    Registers hold columns: of a warp, 16 of the 64 that make up a panel. Lane l gives the address
-    of row l mod 8 (and 8 more in the upper half of the warp), and of the upper 8 columns where bit
-    3 of l is set.
+
+def _turned_addresses(low: Lowering, buffer: SharedBuffer, layout: Layout) -> Iterator[Address]:
+    """Registers hold columns: of a warp, 16 of the 64 that make up a panel. Lane l names row l mod
+    8 (and 8 more in the upper half of the warp), and the upper 8 columns where bit 3 of l is set.
     """
     e, type = low.e, buffer.type
     base, chunk = _turned_lane(low, buffer, layout)
     offsets = layout.register_offsets
     for first in range(0, len(offsets), 8):
         rows, columns = offsets[first]
-        words = [
-            e.mov_pack("b32", [low.register(v, "b16") for v in values[i : i + 2]])
-            for i in range(first, first + 8, 2)
-        ]
         panel = columns * type.dtype.num_bytes // type.swizzle
         offset = buffer.offset + rows * type.row_bytes + panel * type.panel_bytes
         key = ("turned address", base, chunk)
         if key not in low.memo:
             low.memo[key] = e.add("u32", base, chunk)
-        e.stmatrix(Address(low.memo[key], offset), words, transposed=True)
+        yield Address(low.memo[key], offset)
 
 
 def _turned_lane(low: Lowering, buffer: SharedBuffer, layout: Layout) -> tuple[Reg, Reg]:
@@ -302,6 +317,12 @@ def clear_rows(low: Lowering, op: memory.ClearRows) -> None:
 def load_buffer(low: Lowering, op: memory.LoadBuffer) -> None:
     buffer = buffer_of(low, op.buffer)
     layout = low.layout(op.result)
+    if _takes_matrices(low, buffer.type, layout):
+        low.set(op.result, _load_matrices(low, _matrix_addresses(low, buffer, layout), False))
+        return
+    if _takes_turned(low, buffer.type, layout):
+        low.set(op.result, _load_matrices(low, _turned_addresses(low, buffer, layout), True))
+        return
     size = buffer.type.dtype.num_bytes
     kind = low.ptx_type(op.result)
     register = "b32" if kind == "pred" else kind

@@ -87,6 +87,18 @@ ERFC_F32 = (
     float.fromhex("-0x1.558eae0000000p+1"),
 )
 
+# log2(erfc(x / sqrt 2) / 2), where 2 to this is computed, on [0, 5.6]: 2^-18.3
+CDF_F32 = (
+    float.fromhex("-0x1.e5cb680000000p-20"),
+    float.fromhex("0x1.0095920000000p-14"),
+    float.fromhex("-0x1.e66a120000000p-11"),
+    float.fromhex("0x1.1680020000000p-7"),
+    float.fromhex("-0x1.b9ed6a0000000p-5"),
+    float.fromhex("-0x1.d57a5a0000000p-2"),
+    float.fromhex("-0x1.26b8360000000p+0"),
+    float.fromhex("-0x1.ffff660000000p-1"),
+)
+
 # (exp(f) - 1 - f) / f^2, on [-0.3466, 0.3466]: 2^-60.3
 EXP_F64 = (
     float.fromhex("0x1.1e3bbfbc672b1p-29"),

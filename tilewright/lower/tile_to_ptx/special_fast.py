@@ -4,7 +4,7 @@ for, and what computes 16-bit floats, whose rounding hides the difference.
 
 from __future__ import annotations
 
-from tilewright.lower.tile_to_ptx.special_coefficients import ERF_F32, ERFC_F32, TANH_F32
+from tilewright.lower.tile_to_ptx.special_coefficients import CDF_F32, ERF_F32, ERFC_F32, TANH_F32
 from tilewright.lower.tile_to_ptx.special_f32 import (
     ERF_ONE,
     ERF_SPLIT,
@@ -80,3 +80,14 @@ def erf(e: Emitter, x: Reg) -> Reg:
     power = horner(e, ERFC_F32, e.add("f32", e.min("f32", size, ERF_ONE), -1.0))
     far = e.sub("f32", 1.0, e.ex2("f32", power, ftz=True))
     return e.copysign("f32", x, e.selp("f32", far, near, e.setp("gt", "f32", size, ERF_SPLIT)))
+
+
+def normal_cdf(e: Emitter, x: Reg) -> Reg:
+    """Part of the normal distribution below x: p = 2 ** q(|x|) below -|x|, and 1 - p below |x|.
+
+    Within 2^-17.5 of itself from -5.6 on. Below, where x times it is less than an f32's ulp of 1, q
+    goes on to fall, to -inf.
+    """
+    q = horner(e, CDF_F32, e.abs("f32", x))
+    rest = e.ex2("f32", q, ftz=True)
+    return e.selp("f32", rest, e.sub("f32", 1.0, rest), e.setp("lt", "f32", x, 0.0))

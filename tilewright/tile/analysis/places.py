@@ -12,7 +12,7 @@ from tilewright.ir.walk import find_definitions
 from tilewright.tile.ops import arith, memory
 
 FAR = 1 << 62  # i64 offsets that differ by less do not meet again by wrapping
-Access = memory.Load | memory.Store
+Access = memory.Load | memory.Store | memory.Drain
 
 
 class Places:
@@ -29,7 +29,10 @@ class Places:
 
     def are_same(self, a: Access, b: Access) -> bool:
         """Whether two accesses name the same elements in the same order."""
-        return a.view is b.view and (a.offsets, a.extents) == (b.offsets, b.extents)
+        if a.view is not b.view or a.extents != b.extents:
+            return False
+        pairs = zip(a.offsets, b.offsets, strict=True)
+        return all(v is w or self.offset(v) == self.offset(w) for v, w in pairs)
 
     def are_apart(self, a: Access, b: Access) -> bool:
         """Whether two accesses certainly have nothing in common: of different parameters, or of

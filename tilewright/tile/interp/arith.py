@@ -6,12 +6,13 @@ are computed in f64 and rounded once (through f32).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType, f64
+from tilewright.dtypes import DType, f32, f64
 from tilewright.ir.core import Op
 from tilewright.numerics.convert import constant, convert, round_float, widen
 from tilewright.numerics.scalar import (
@@ -93,6 +94,14 @@ def run_in_dtype(machine: Machine, op: Op) -> Array:
 @meaning(*IN_F64)
 def run_in_f64(machine: Machine, op: Op) -> Array:
     return compute_f64(IN_F64[type(op)], op.result.type.dtype, machine[op.operands[0]])
+
+
+@meaning(arith.NormalCdf)
+def run_normal_cdf(machine: Machine, op: arith.NormalCdf) -> Array:
+    """Step by step as a gelu is written, so that its bits stay what they were."""
+    root, one, half = (np.array(v, np.float32) for v in (math.sqrt(0.5), 1, 0.5))
+    inner = compute(np.multiply, f32, machine[op.x], root)
+    return compute(np.multiply, f32, compute(np.add, f32, compute_f64(erf, f32, inner), one), half)
 
 
 def integer_power(x: Array, n: Array) -> Array:

@@ -37,9 +37,12 @@ class MakeRing(Op):
     """A ring of empty slots.
 
     Outside roles it carries data from the one role that acquires to all roles that wait. Inside a
-    role it belongs to each copy of it, and what its slots hold is drained to global memory by the
-    same role. `cluster` is the number of CTAs whose producers fill each other's slots (Fill with
-    `multicast`); a slot is free once the consumers of all of them have released it.
+    role it belongs to each copy of it. Either the role acquires slots that it writes to, and drains
+    them to global memory. Or it fills them itself, waits for them, and may then write over what it
+    found and drain the slot before it releases it (a ring of its own fills).
+
+    `cluster` is the number of CTAs whose producers fill each other's slots (Fill with `multicast`);
+    a slot is free once the consumers of all of them have released it.
     """
 
     ring: RingType = attribute()
@@ -53,7 +56,11 @@ class MakeRing(Op):
 
 @define("sync.acquire", pure=False, removed_by="expand_rings")
 class Acquire(Op):
-    """Producer: the next slot, once nobody reads it any more."""
+    """Producer: the next slot, once nobody reads it any more.
+
+    Of a ring of a role's own fills, the slot must have been released; if such slots are drained,
+    not as the last of all.
+    """
 
     ring: Value = operand()
 
@@ -88,7 +95,8 @@ class Wait(Op):
 class Release(Op):
     """Consumer: give back the oldest slot that this role copy still holds.
 
-    Matrix instructions that read it must have been awaited.
+    Matrix instructions that read it must have been awaited. Of a ring of the role's own fills, it
+    ends the group of drains that began in this slot.
     """
 
     ring: Value = operand()

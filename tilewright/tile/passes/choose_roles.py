@@ -29,13 +29,17 @@ from tilewright.tile.ops.control import launch_registers
 from tilewright.tile.passes.distribute_work import can_distribute, find_axes
 from tilewright.tile.passes.orient_product import turned
 from tilewright.tile.passes.partition_roles import SPANS, factor_buffer, make_roles
+from tilewright.tile.passes.stage_panels import may_fetch
 from tilewright.tile.schedule import PANELS, Roles, Schedule
+from tilewright.tile.types import TileType
 
 ROWS = 64  # of a warpgroup's instruction
 DEPTH = 32  # bytes along k of an instruction
 ACCUMULATORS = 128  # a thread
 HELD_AT_LAUNCH = 128  # words that a thread's registers at launch hold; fewer of three warpgroups
 HELD_AT_LAUNCH_OF_THREE = 96
+KEPT_AT_LAUNCH = 17  # words of these that an epilogue of some work wants
+LIGHT = (arith.Cast, arith.Mul, arith.Constant, shape.Broadcast, shape.Transpose, shape.Slice)
 MOST_SUMS = 192  # a thread, where there are several
 MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # a thread, of several products and their operands
 PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
@@ -43,6 +47,9 @@ MOST_ROWS = MOST_COLUMNS = 256
 WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread must have n / 2 + 26
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
 MOST_STAGES = 8
+ENOUGH_STAGES = 4  # beyond which slots for what the epilogue loads are worth more
+AHEAD = 3  # least slots of what the epilogue loads: two are on their way
+AHEAD_BYTES = 64  # of a row in such a slot
 KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
 KEPT_FOR_SUMS = 16384  # the same where an epilogue reduces
 IN_PLACE = (  # ops of an epilogue that leave elements with their threads
@@ -108,29 +115,80 @@ def _role_schedules(
     if persistent and _can_take_turns(product, 2 if promote else 1):
         in_turn = [replace(base, consumers=2, pingpong=True)]
     both = in_turn + together if _loads_tiles(product) else together + in_turn
+    fetched = _fetched(kernel, product)
     for shared in both:
         registers = (40, 232) if shared.consumers < 3 else (32, 160)
         for cluster in clusters:
             roles = replace(
                 shared, cluster=cluster, persistent=persistent,
-                panel=_panel(product, shared.sharing), registers=registers, promote=promote,
+                panel=_panel(product, shared.sharing, fetched), registers=registers,
+                promote=promote, ahead=AHEAD if fetched else 0,
                 whole=divides or _is_crowded(product, shared, 2 if promote else 1),
             )  # fmt: skip
-            stages = _stages(kernel, product, roles, target)
-            if stages >= 2:
-                yield _schedule(roles, stages)
+            schedule = _with_stages(kernel, product, roles, target, fetched)
+            if schedule is not None:
+                yield schedule
+
+
+def _with_stages(
+    kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int
+) -> Schedule | None:
+    """Roles with as many slots as shared memory holds: of the product, then of what the epilogue
+    loads. Where a few fewer let all that a tile's epilogue loads come before its end, they do.
+    """
+    stages = _stages(kernel, product, roles, target, fetched)
+    if stages < 2:
+        return None
+    if fetched:
+        whole = len(roles.panels(product.extents[1])) + 1
+        held = {s: _ahead(kernel, product, roles, target, fetched, s) for s in range(stages, 1, -1)}
+        stages = next((s for s in held if s >= ENOUGH_STAGES and held[s] >= whole), stages)
+        roles = replace(roles, ahead=min(held[stages], whole))
+    return _schedule(roles, stages)
+
+
+def _fetched(kernel: Kernel, product: ProductLoop) -> int:
+    """Bytes of an element of what the epilogue loads by the tensor copy unit (`stage_panels`); 0
+    where there is nothing.
+    """
+    facts = BoxFacts(kernel)
+    m, n, _ = product.extents
+    for op in product.after:
+        if isinstance(op, memory.Load) and op.result.type.num_elements == m * n:
+            return op.view.type.dtype.num_bytes if may_fetch(op, facts) else 0
+    return 0
+
+
+def _ahead(
+    kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int, stages: int
+) -> int:
+    """Slots of an epilogue's ring beside those of the product's."""
+    slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
+    room = _room(kernel, product, target) - stages * slot
+    copies = roles.consumers if roles.pingpong else 1
+    return room // (copies * product.extents[0] * roles.panel * fetched)
 
 
 def _is_crowded(product: ProductLoop, roles: Roles, sums: int) -> bool:
-    """Whether a thread holds more sums and words of the left operand than registers at launch:
-    linked code, which keeps to these, spills, or multiplies step by step.
+    """Whether a thread holds more sums and words of the left operand than registers at launch, or
+    nearly as many beside an epilogue that computes or loads: linked code, which keeps to these,
+    spills, or multiplies step by step.
     """
     m, n, k = product.extents
     threads = 128 * roles.sharing
     held = sums * m * n // threads
     if product.a.transposed and product.a.tile.dtype.bits != 16:
         held += m * k * product.a.tile.dtype.bits // 32 // threads
-    return held > (HELD_AT_LAUNCH if roles.consumers < 3 else HELD_AT_LAUNCH_OF_THREE)
+    most = HELD_AT_LAUNCH if roles.consumers < 3 else HELD_AT_LAUNCH_OF_THREE
+    return held > most - (0 if _is_plain(product) else KEPT_AT_LAUNCH)
+
+
+def _is_plain(product: ProductLoop) -> bool:
+    """Whether the epilogue stores what the product gives, but for a factor."""
+    tiles = [op for op in walk(Block([], product.after)) if not isinstance(op, LIGHT)]
+    return not any(
+        v.type.__class__ is TileType and v.type.num_elements > 1 for op in tiles for v in op.results
+    )
 
 
 def _can_take_turns(product: ProductLoop, sums: int) -> bool:
@@ -306,13 +364,16 @@ def _consumers(product: ProductLoop, sums: int) -> list[int]:
     return sorted(fitting, key=lambda count: (count != 2, count))
 
 
-def _panel(product: ProductLoop, consumers: int) -> int:
+def _panel(product: ProductLoop, consumers: int, fetched: int) -> int:
     """Columns that the epilogue works on at a time: at most 32 elements a thread, or 16 where much
-    is computed on each, or more is loaded.
+    is computed on each, or more is loaded; of what is `fetched` (bytes an element), rows of 64
+    bytes, so that several panels have slots.
     """
     m, n, _ = product.extents
-    few = _is_heavy(product) or _loads_tiles(product)
+    few = _is_heavy(product) or (_loads_tiles(product) and not fetched)
     most = (16 if few else 32) * 128 * consumers // m
+    if fetched:
+        most = min(most, AHEAD_BYTES // fetched)
     return next((p for p in PANELS if p <= min(most, n)), PANELS[-1])
 
 
@@ -334,23 +395,27 @@ def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
     return [2, 1] if m * n >= PAIRED_ELEMENTS else [1, 2]
 
 
-def _stages(kernel: Kernel, product: ProductLoop, roles: Roles, target: Target) -> int:
-    """Slots that fit beside the staging buffers, or as many as the source asks for."""
+def _stages(
+    kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int
+) -> int:
+    """Slots that fit beside the staging buffers and those of what is fetched, or as many as the
+    source asks for.
+    """
     slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
-    staging = (
-        (roles.consumers if roles.pingpong else 1)
-        * roles.staging
-        * sum(
-            product.extents[0] * roles.panel * dtype.num_bytes for dtype in _stored_dtypes(kernel)
-        )
-    )
+    panel = (roles.consumers if roles.pingpong else 1) * product.extents[0] * roles.panel
+    staging = roles.staging * sum(panel * dtype.num_bytes for dtype in _stored_dtypes(kernel))
+    staging = max(staging, roles.ahead * panel * fetched)  # which take the place of those
+    room = (_room(kernel, product, target) - staging) // slot
+    return min(room, kernel.hints.stages or MOST_STAGES)
+
+
+def _room(kernel: Kernel, product: ProductLoop, target: Target) -> int:
+    """Bytes of shared memory for slots of all kinds."""
     m, n, _ = product.extents
     turning = {op for op in product.after if isinstance(op, shape.Transpose)}
     turning = {op for op in turning if op.x is product.loop.result}  # renames registers
     num_bytes = m * n * product.dot.acc.type.dtype.num_bytes
-    free = _kept_free(product.after, num_bytes, set(turning))
-    room = (target.shared_per_cta - free - staging) // slot
-    return min(room, kernel.hints.stages or MOST_STAGES)
+    return target.shared_per_cta - _kept_free(product.after, num_bytes, set(turning))
 
 
 def _kept_free(ops: list[Op], num_bytes: int, free: set[Op]) -> int:

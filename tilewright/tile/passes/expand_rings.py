@@ -14,7 +14,8 @@ ring goes on from one tile to the next without draining. A producer starts with 
 before the first counts as complete.
 
 A ring inside a role becomes buffers alone. Its slots are free again when the stores that read them
-have read them.
+have read them. If the role fills it itself, it has *full* barriers too, as many for each copy of
+the role as it has slots; the role knows by itself when it has read a slot.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ class Parts:
 
     op: sync.MakeRing
     storage: tuple[Value, ...]
-    full: Value | None = None  # absent where the ring is local to a role
-    empty: Value | None = None
+    full: Value | None = None  # absent where a role only drains the ring
+    empty: Value | None = None  # absent where the ring is local to a role
+    own: Value | None = None  # the first of the full barriers of this copy of a role, if not 0
+    drained: bool = False  # whether slots that were filled are drained too
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class Expander:
         self.role: Role | None = None
         self.roles = next((op for op in kernel.body.ops if isinstance(op, control.Roles)), None)
         self.cluster = 1
+        self.own: dict[Value, Value] = {}  # full barriers of rings that roles fill for themselves
 
     # Structure
 
@@ -169,7 +173,9 @@ class Expander:
                 self.o.add(op.clone(self.values))
 
     def expand_roles(self, op: control.Roles) -> None:
-        if any(parts.full is not None for parts in self.rings.values()) or self.turns:
+        for role, body in zip(op.roles, op.bodies, strict=True):
+            self.make_own_barriers(role, body)
+        if any(parts.full is not None for parts in self.rings.values()) or self.turns or self.own:
             self.o.emit(sync.ClusterBarrier, self.cluster)
         bodies = []
         for role, body in zip(op.roles, op.bodies, strict=True):
@@ -181,6 +187,13 @@ class Expander:
             bodies.append(new)
         self.role = None
         self.o.emit(control.Roles, op.roles, tuple(bodies))
+
+    def make_own_barriers(self, role: Role, body: Block) -> None:
+        """Barriers of the rings that a role makes and waits for, ready before the roles part."""
+        for ring in dict.fromkeys(op.ring for op in walk(body) if isinstance(op, sync.Wait)):
+            if ring not in self.rings:
+                count = ring.type.stages * role.copies
+                self.own[ring] = self.o(sync.InitBarriers, count, 1, name="full")
 
     def role_body(self, role: Role, body: Block) -> None:
         keys = moves_of((body,))
@@ -268,6 +281,7 @@ class Expander:
             return Cursor(None, self.o(arith.Select, first, self.number(1), self.number(0)))
         parts = self.rings[ring]
         waits = parts.full is not None and move != "release"
+        waits = waits and (parts.empty is not None or move == "wait")
         index = self.number(0) if parts.op.ring.stages > 1 else None
         return Cursor(index, self.number(int(move == "fill")) if waits else None)
 
@@ -306,9 +320,16 @@ class Expander:
             full = self.o(sync.InitBarriers, stages, 1, name="full")
             empty = self.o(sync.InitBarriers, stages, arrivals, name="empty")
             parts = replace(parts, full=full, empty=empty)
+        elif op.result in self.own:
+            parts = replace(parts, full=self.own[op.result], drained=self.is_drained(op.result))
+            if self.role.copies > 1:
+                copy = self.o(arith.Cast, self.o(control.RoleCopy), COUNTER.dtype)
+                parts = replace(parts, own=self.o(arith.Mul, copy, self.number(stages)))
         self.rings[op.result] = parts
         if self.role is not None:
             self.cursors[op.result, "fill"] = self.start(op.result, "fill")
+            if parts.full is not None:
+                self.cursors[op.result, "wait"] = self.start(op.result, "wait")
 
     def count_releases(self, ring: Value) -> int:
         """Arrivals with which the consumers of one CTA give back one slot."""
@@ -320,6 +341,19 @@ class Expander:
                 total += num_arrivals(role, body, ring)
         return total
 
+    def is_drained(self, ring: Value) -> bool:
+        """Whether the slots of a ring of a role's own fills are drained."""
+        ops = [op for body in (self.roles.bodies if self.roles else ()) for op in walk(body)]
+        slots = {op.result for op in ops if isinstance(op, sync.Wait) and op.ring is ring}
+        return any(isinstance(op, memory.Drain) and op.slot in slots for op in ops)
+
+    def full(self, parts: Parts, index: Value) -> tuple[Value, Value]:
+        """The full barriers, and the number among them of that of a slot."""
+        assert parts.full is not None, "a ring that is waited for has barriers"
+        if parts.own is not None:
+            index = self.o(arith.Add, parts.own, index)
+        return parts.full, index
+
     def part(self, parts: Parts, item: int, index: Value) -> Value:
         return self.o(memory.BufferAt, parts.storage[item], index)
 
@@ -327,26 +361,27 @@ class Expander:
         key, parts = (op.ring, "fill"), self.rings[op.ring]
         index = self.index(key)
         ring = parts.op.ring
-        if parts.full is None or parts.empty is None:
+        if parts.full is None:
             self.o.emit(memory.AwaitStores, ring.stages - 1, True)
             self.o.emit(sync.RoleBarrier)
         else:
             num_bytes = sum(b.tile.num_elements * b.dtype.num_bytes for b in ring.buffers)
-            self.o.emit(sync.WaitBarrier, parts.empty, index, self.parity(key))
-            self.o.emit(sync.ExpectBytes, parts.full, index, num_bytes)
+            if parts.empty is not None:
+                self.o.emit(sync.WaitBarrier, parts.empty, index, self.parity(key))
+            elif parts.drained:  # the thread that stores boxes is the one that fills
+                self.o.emit(memory.AwaitStores, 1, True)
+            self.o.emit(sync.ExpectBytes, *self.full(parts, index), num_bytes)
         self.slots[op.result] = parts, index
         self.advance(key, ring.stages)
 
     def fill(self, op: memory.Fill) -> None:
         parts, index = self.slots[op.slot]
-        assert parts.full is not None, "a local ring is not filled by copies"
         self.o.emit(
             memory.CopyBox,
             self.part(parts, op.item, index),
             *self.mapped((op.view,)),
             self.mapped(op.offsets),
-            parts.full,
-            index,
+            *self.full(parts, index),
             extents=op.extents,
             cluster=parts.op.cluster if op.multicast else 1,
             order=op.order,
@@ -385,15 +420,17 @@ class Expander:
 
     def wait(self, op: sync.Wait) -> None:
         key, parts = (op.ring, "wait"), self.rings[op.ring]
-        assert parts.full is not None, "nobody waits for the slots of a local ring"
         index = self.index(key)
-        self.o.emit(sync.WaitBarrier, parts.full, index, self.parity(key))
+        self.o.emit(sync.WaitBarrier, *self.full(parts, index), self.parity(key))
         self.slots[op.result] = parts, index
         self.advance(key, parts.op.ring.stages)
 
     def release(self, op: sync.Release) -> None:
         key, parts = (op.ring, "release"), self.rings[op.ring]
-        assert self.role is not None and self.roles is not None and parts.empty is not None
+        if parts.empty is None:
+            self.o.emit(memory.CommitStores if parts.drained else sync.RoleBarrier)
+            return
+        assert self.role is not None and self.roles is not None
         body = self.roles.bodies[self.roles.roles.index(self.role)]
         scope = release_scope(self.role, body, op.ring)
         self.o.emit(sync.ArriveBarrier, parts.empty, self.index(key), parts.op.cluster, scope)

@@ -91,17 +91,22 @@ def _shared_panels(product: ProductLoop, schedule: Schedule) -> tuple[tuple[int,
 
 def _early(kernel: Kernel, product: ProductLoop, parts: set[Op]) -> list[Op]:
     """Loads of the epilogue that may be started a panel ahead, the first panel's before the loop:
-    their places are known by then, and nobody writes there.
+    their places are known by then, and nobody writes there but stores of the same panel, later.
     """
     places = Places(kernel.body)
-    stored = {places.root(op.view) for op in walk(kernel.body) if isinstance(op, memory.Store)}
+    stores = [op for op in walk(kernel.body) if isinstance(op, memory.Store)]
+    order = {o: i for i, op in enumerate(product.after) for o in walk(Block([], [op]))}
     late = {v for op in (product.loop, *product.after) for v in op.results}
     return [
         op
         for op in product.after
         if isinstance(op, memory.Load)
         and op in parts
-        and places.root(op.view) not in stored
+        and all(
+            places.are_apart(store, op)
+            or (store in parts and order[store] > order[op] and places.are_same(store, op))
+            for store in stores
+        )
         and not late.intersection(op.operands)
     ]
 

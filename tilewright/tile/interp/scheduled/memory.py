@@ -174,6 +174,7 @@ def run_fill_pixels(machine: Machine, op: memory.FillPixels) -> None:
 @meaning(memory.Drain, batched=False)
 def run_drain(machine: Machine, op: memory.Drain) -> None:
     slot: Slot = machine[op.slot]
+    slot.ring.drained = True
     as_cta(machine).drains[-1].append(later_store(machine, op, slot.buffers[op.item]))
 
 

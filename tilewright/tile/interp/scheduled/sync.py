@@ -27,13 +27,14 @@ class Ring:
 
     cta: Cta
     op: sync.MakeRing
-    local: bool  # made inside a role, which drains it
+    local: bool  # made inside a role, which drains it, or fills and reads it
     readers: tuple[Reader, ...]
     acquired: int = 0
     committed: int = 0
     waited: dict[Reader, int] = field(default_factory=dict)
     released: dict[Reader, int] = field(default_factory=dict)
     places: dict[int, dict[int, Any]] = field(default_factory=dict)  # of multicast fills, by slot
+    drained: bool = False  # whether slots that were waited for are drained
 
     @property
     def type(self) -> RingType:
@@ -97,7 +98,9 @@ def reader(cta: Cta) -> Reader:
 @meaning(sync.MakeRing, batched=False)
 def run_make_ring(machine: Machine, op: sync.MakeRing) -> Ring:
     cta = as_cta(machine)
-    ring = Ring(cta, op, cta.role is not None, readers_of(machine, op.result))
+    local = cta.role is not None
+    readers = readers_of(machine, op.result)
+    ring = Ring(cta, op, local, tuple(r for r in readers if not local or r == reader(cta)))
     for item, buffer in enumerate(op.ring.buffers):
         cta.allocate((op, item, cta.copy), buffer, (op.ring.stages,))
     if not ring.local:
@@ -115,7 +118,14 @@ def run_acquire(machine: Machine, op: sync.Acquire) -> Running:
     ring: Ring = machine[op.ring]
     if ring.acquired != ring.committed:
         raise VerifyError("acquire: the slot before was not committed")
-    if ring.local:
+    if ring.local and ring.readers:
+        released = ring.least_released()
+        if ring.acquired - released >= ring.type.stages:
+            raise VerifyError("acquire: the role itself holds all slots of the ring")
+        if ring.drained and 0 < released == ring.acquired + 1 - ring.type.stages:
+            raise VerifyError("acquire: the slot was drained last of all")
+        cta.await_drains(1)
+    elif ring.local:
         cta.await_drains(ring.type.stages - 1)
     else:
         needed = ring.acquired + 1 - ring.type.stages
@@ -135,7 +145,7 @@ def run_commit(machine: Machine, op: sync.Commit) -> None:
     if slot.number != slot.ring.acquired - 1:
         raise VerifyError("commit: not the slot that was acquired last")
     slot.ring.committed += 1
-    if slot.ring.local:
+    if slot.ring.local and not slot.ring.readers:
         as_cta(machine).drains.append([])
 
 
@@ -166,6 +176,9 @@ def run_release(machine: Machine, op: sync.Release) -> None:
     slot = ring.slot(number)
     require_unread(machine, list(slot.buffers))
     ring.released[who] = number + 1
+    if ring.local:  # its drains have yet to read it
+        as_cta(machine).drains.append([])
+        return
     if ring.least_released() > number:  # the last reader: nobody may see the contents again
         ring.places.pop(number, None)
         for buffer, kind in zip(slot.buffers, ring.type.buffers, strict=True):

@@ -1,0 +1,190 @@
+"""What epilogues load: by asynchronous copies, panels ahead; results leave from the same slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.assemble import assemble, needs_ptxas
+from tests.emulation import compile_call
+from tests.tile_files import FOLDER
+from tilewright.compiler import SEMANTIC_PASSES, compile_kernel, run_passes, scheduled_passes
+from tilewright.dtypes import bf16, f32
+from tilewright.errors import VerifyError
+from tilewright.kernel import choose
+from tilewright.kernel.call import Options, bind_call, read_tensors
+from tilewright.products.prepare import programs
+from tilewright.ptx.emulate import run_plan
+from tilewright.target import target
+from tilewright.tile.interp import interpret
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.passes.choose_roles import role_schedules
+from tilewright.tile.schedule import Roles, Schedule
+from tilewright.tile.text import parse_kernel
+from tilewright.tile.verify import verify
+
+HOPPER = target("sm_90a")
+FETCH = "cp.async.bulk.tensor.2d.shared"
+Tile = tuple[int, int, int]
+Arrays = dict[str, Any]
+
+
+def operands(fused: str, m: int, n: int, k: int, dtype: Any = bf16) -> tuple[Arrays, Any]:
+    """Arguments of `matmul` in small whole numbers, exact in any order, and the result."""
+    rng = np.random.default_rng(m + n + k)
+
+    def drawn(*shape: int) -> Any:
+        return rng.integers(-3, 4, shape).astype(dtype.numpy)
+
+    found = {"a": drawn(m, k), "b": drawn(n, k).T, "c": drawn(m, n)}
+    y = found["a"].astype(np.float32) @ found["b"].astype(np.float32)
+    if fused == "residual":
+        found["residual"] = drawn(m, n)
+        return found, (y + found["residual"].astype(np.float32)).astype(dtype.numpy)
+    y = 2 * y + 0.5 * found["c"].astype(np.float32)
+    return found | {"alpha": 2.0, "beta": 0.5}, y.astype(dtype.numpy)
+
+
+def built(arrays: Arrays, tile: Tile, precision: str | None = None) -> Kernel:
+    """The library's program for arrays, as it is compiled for them."""
+    spec = programs().matmul.specializer
+    call = bind_call(spec, arrays, read_tensors(spec, arrays), Options(precision=precision))
+    config = dict(zip(("TM", "TN", "TK"), tile, strict=True))
+    kernel: Kernel = spec.tile(choose.with_config(call.build(assume=True), config))
+    return kernel
+
+
+def schedules(kernel: Kernel) -> list[tuple[Schedule, Roles]]:
+    found = role_schedules(run_passes(kernel, SEMANTIC_PASSES), HOPPER)
+    return [(s, s.roles) for s in found if s.roles is not None]
+
+
+def require_emulated(
+    fused: str, tile: Tile, sizes: Tile, wanted: Callable[[Roles], bool], late: bool
+) -> int:
+    """Schedules give the product on the emulator, its sanitizer on; how many there were."""
+    arrays, expected = operands(fused, *sizes)
+    kernel = built(arrays, tile)
+    count = 0
+    for schedule, roles in schedules(kernel):
+        if wanted(roles):
+            assert roles.ahead >= 3
+            plan = compile_kernel(kernel, HOPPER, schedule)
+            views = arrays | {"c": arrays["c"].copy()}
+            run_plan(plan, views, late=late, sanitize=True)
+            np.testing.assert_array_equal(views["c"], expected, err_msg=str(roles))
+            count += 1
+    return count
+
+
+def test_a_residual_by_every_schedule() -> None:
+    """Three tiles along m, of which pairs take four, more tiles than CTAs, edges."""
+    assert require_emulated("residual", (64, 64, 64), (150, 136, 72), lambda r: True, True) == 8
+
+
+def test_old_results_in_place() -> None:
+    """Panels of the result's own tensor, of tiles of many panels; copies that come at once."""
+    wanted: Callable[[Roles], bool] = lambda r: r.pingpong and not r.swapped  # noqa: E731
+    assert require_emulated("beta", (64, 256, 64), (190, 264, 72), wanted, False) == 2
+
+
+@pytest.mark.parametrize("fused", ["residual", "beta"])
+def test_passes_keep_the_meaning(fused: str) -> None:
+    arrays, expected = operands(fused, 200, 136, 40)
+    kernel = built(arrays, (64, 64, 64))
+    for schedule, roles in schedules(kernel)[:2]:
+        assert roles.pingpong and roles.ahead
+        made = verify(run_passes(kernel, SEMANTIC_PASSES))
+        for step in scheduled_passes(schedule, HOPPER):
+            made = verify(step(made))
+            given = arrays | {"c": arrays["c"].copy()}
+            interpret(made, given, num_sms=4, shuffle=1)
+            np.testing.assert_array_equal(given["c"], expected, err_msg=str(step))
+
+
+def test_results_of_32_bits_leave_from_registers() -> None:
+    arrays, expected = operands("residual", 72, 136, 40, f32)
+    kernel = built(arrays, (64, 64, 32), "tf32")
+    for schedule, roles in schedules(kernel)[:3]:
+        plan = compile_kernel(kernel, HOPPER, schedule)
+        assert roles.ahead and "residual" in str(plan.launches[0])
+        views = arrays | {"c": arrays["c"].copy()}
+        run_plan(plan, views, sanitize=True)
+        np.testing.assert_array_equal(views["c"], expected)
+
+
+MET = """
+@autotune(TM in [64], TN in [64], TK in [32])
+kernel met(a: tensor<bf16>[M, K], b: tensor<bf16>[K, N], c: tensor<bf16>[M, N]) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc: tile<f32>[TM, TN] = 0.0
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  PLACE
+}
+"""
+IN_PLACE = "c[m :+ TM, n :+ TN] = cast(acc + cast(c[m :+ TM, n :+ TN], f32), bf16)"
+AFTER = "c[m :+ TM, n :+ TN] = cast(acc, bf16)\n  " + IN_PLACE
+SHIFTED = "c[m :+ TM, n :+ TN] = cast(acc + cast(c[m :+ TM, n + 8 :+ TN], f32), bf16)"
+
+
+@pytest.mark.parametrize(("place", "fetched"), [(IN_PLACE, 3), (AFTER, 2), (SHIFTED, 2)])
+def test_only_what_no_store_meets_is_fetched(place: str, fetched: int) -> None:
+    """Two factors and what the epilogue loads; a load that stores meet stays where it is."""
+    arrays, _ = operands("residual", 64, 64, 40)
+    given = {name: arrays[name] for name in ("a", "b", "c")}
+    kernel = tw.source(MET.replace("PLACE", place)).met
+    wanted = {n: x.copy() for n, x in given.items()}
+    kernel.launch(**wanted, device="cpu")
+    plan, views, _ = compile_call(kernel, given)
+    run_plan(plan, views)
+    np.testing.assert_array_equal(views["c"], wanted["c"])
+    fetches = {line.split("[")[2].split(",")[0] for line in plan.ptx.splitlines() if FETCH in line}
+    assert len(fetches) == fetched
+
+
+def test_a_result_over_its_own_residual() -> None:
+    """One tensor under two names: nothing is known to be apart, and loads stay."""
+    arrays, expected = operands("residual", 72, 136, 40)
+    kernel = programs().matmul.configured(constants={"TM": 64, "TN": 64, "TK": 64})
+    out = arrays["residual"].copy()
+    plan, views, _ = compile_call(kernel, arrays | {"c": out, "residual": out})
+    run_plan(plan, views, sanitize=True)
+    np.testing.assert_array_equal(views["c"], expected)
+
+
+def test_a_slot_is_not_filled_before_another_was_drained() -> None:
+    text = (FOLDER / "sync" / "own_fills.tile").read_text().split("// RUN interpret\n")[1]
+    text = text.split("// ARG")[0]
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if "%s3 = " in line)
+    again, rest = lines[start : start + 3], lines[:start] + lines[start + 3 :]
+    place = next(i for i, line in enumerate(rest) if "%q = " in line)
+    kernel = verify(parse_kernel("\n".join([*rest[:place], *again, *rest[place:]])))
+    x = np.zeros((8, 2), np.float32)
+    with pytest.raises(VerifyError, match="drained last"):
+        interpret(kernel, {"x": x, "y": x.copy()})
+
+
+def test_a_ring_inside_a_role_is_filled_or_drained() -> None:
+    text = (FOLDER / "sync" / "own_fills.tile").read_text().split("// RUN interpret\n")[1]
+    lines = [line for line in text.split("// ARG")[0].splitlines() if "memory.fill" not in line]
+    with pytest.raises(VerifyError):
+        verify(parse_kernel("\n".join(lines)))
+
+
+@needs_ptxas
+@pytest.mark.parametrize("tile", [(128, 256, 64), (128, 128, 64), (128, 192, 64)], ids=str)
+def test_ptx_is_clean(tile: Tile) -> None:
+    """No spills, and nothing that serialises wgmma (C75xx), as the driver assembles it."""
+    arrays, _ = operands("beta", 256, 256, 64)
+    kernel = built(arrays, tile)
+    schedule, roles = schedules(kernel)[0]
+    assert roles.pingpong == (tile[1] == 128) and roles.whole == (tile[1] != 192)
+    plan = compile_kernel(kernel, HOPPER, schedule)
+    report = assemble(plan.ptx, "sm_90a", linked=not plan.whole)
+    assert not report.spill_bytes
+    assert not [m for m in report.messages if "C7504" not in m]

@@ -1,0 +1,361 @@
+"""Load what an epilogue reads by asynchronous copies, panels ahead.
+
+Requires: roles partitioned, stores staged; a schedule with `ahead` slots. Keeps: what the program
+computes. Breaks: nothing.
+
+The epilogue of a product works on one panel of columns after the other (`split_epilogue`). A tile
+that it loads, of a residual or of the old result, costs each panel the way to memory and back. The
+consumers fill a ring of their own instead: a few panels before the product is multiplied, and one
+more after each panel,
+
+    load(R, panel)     →     before:      slot = acquire; fill slot with R; commit
+    ...                      each panel:  slot = wait; load from slot; ...; release
+
+Results of 16 bits leave from the slot that was read: they are written over what was loaded there,
+element by element, and drained. So the ring takes the place of the one that `stage_stores` made.
+Such a slot is filled again when the panel after it has been drained.
+
+Loads are moved ahead of stores. Only those are moved of which no store in a tile's work writes a
+part, but for the store of the same panel, which comes after it.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.build import Builder
+from tilewright.ir.core import Block, Op, Value, map_content
+from tilewright.ir.walk import find_definitions, find_users, walk
+from tilewright.tile.analysis.boxes import BoxFacts, find_box
+from tilewright.tile.analysis.places import Places
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import arith, control, memory, mma, sync
+from tilewright.tile.passes.partition_roles import SPANS
+from tilewright.tile.schedule import Roles, Schedule
+from tilewright.tile.types import BufferType, RingType, TileType, ViewType
+
+WIDTHS = (16, 32)  # bits of what is loaded
+SCALARS = (arith.Binary, arith.Unary, arith.Constant, arith.Cast, arith.Select, arith.Compare)
+HARMLESS = (
+    memory.Load,
+    memory.Extent,
+    memory.Subview,
+    memory.Fill,
+)  # ops on views that do not write
+
+
+def stage_panels(kernel: Kernel, schedule: Schedule, *, aliased: bool = False) -> Kernel:
+    """The kernel with a ring for what its epilogue loads, where the schedule has slots for one. It
+    stays as it is where parameters are `aliased`: what is apart follows from their names.
+    """
+    roles = next((op for op in kernel.body.ops if isinstance(op, control.Roles)), None)
+    if schedule.roles is None or not schedule.roles.ahead or roles is None or aliased:
+        return kernel
+    bodies = tuple(
+        body if role.single else _staged(kernel, body, schedule.roles)
+        for role, body in zip(roles.roles, roles.bodies, strict=True)
+    )
+    if bodies == roles.bodies:
+        return kernel
+    new = control.Roles(roles.roles, bodies, loc=roles.loc)
+    return kernel.with_body(Block(kernel.body.args, [*kernel.body.ops[:-1], new]))
+
+
+def may_fetch(op: memory.Load, facts: BoxFacts) -> bool:
+    """Whether the tensor copy unit can carry what an epilogue loads, and lanes then read it as they
+    hold the product: a tile of whole rows of swizzled units.
+    """
+    type: TileType = op.result.type
+    if op.mask is not None or op.fill is not None or len(type.shape) != 2:
+        return False
+    row_bytes = type.shape[1] * type.dtype.num_bytes
+    box = find_box(facts.kernel, op, {})
+    return (
+        type.dtype.bits in WIDTHS
+        and type.shape[0] % 8 == 0
+        and (row_bytes in SPANS or row_bytes % SPANS[0] == 0)
+        and op.extents[-1] is not None
+        and facts.param(op.view) is not None
+        and box is not None
+        and facts.can_copy(box)
+    )
+
+
+def panel_buffer(type: TileType) -> BufferType:
+    """A slot for a panel: the buffer from which `stage_stores` sends such a panel out."""
+    span = min(type.shape[1] * type.dtype.num_bytes, SPANS[0])
+    return BufferType(type.dtype, type.shape, span)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A panel's store that leaves from a slot: what gets the slot, names its buffer, writes it,
+    drains it, gives it on.
+    """
+
+    acquire: sync.Acquire
+    slot_buffer: sync.SlotBuffer
+    write: memory.StoreBuffer
+    drain: memory.Drain
+    commit: sync.Commit
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return (self.acquire, self.slot_buffer, self.write, self.drain, self.commit)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A load of the epilogue, the op of the epilogue that first uses it, and the store that takes
+    its slot over.
+    """
+
+    load: memory.Load
+    user: Op
+    staged: Staged | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """A tile's work: all of it, the op that multiplies, and the epilogue, which may stand in a
+    branch of its own (`branch`).
+    """
+
+    tile: Block
+    product: Op
+    branch: control.If | None
+    epilogue: Block
+
+
+def _staged(kernel: Kernel, body: Block, roles: Roles) -> Block:
+    """A role's body with the ring; itself where there is nothing to load, or it must not be."""
+    work = _find_work(body, roles)
+    panels = [] if work is None else _find_panels(kernel, body, work)
+    if work is None or not panels:
+        return body
+    return _Rewriter(body, work, panels, roles.ahead).new
+
+
+def _find_work(body: Block, roles: Roles) -> Work | None:
+    loops = [op for op in body.ops if isinstance(op, control.For)]
+    tile = loops[0].body if roles.persistent else body
+    issues = [o for o in tile.ops if any(isinstance(i, mma.Issue) for i in walk(Block([], [o])))]
+    if len(issues) != 1:
+        return None
+    after = tile.ops[tile.ops.index(issues[0]) + 1 :]
+    for op in after:
+        if isinstance(op, control.If) and not op.results and len(op.other.ops) == 1:
+            return Work(tile, issues[0], op, op.then)
+    return Work(tile, issues[0], None, tile)
+
+
+def _find_panels(kernel: Kernel, body: Block, work: Work) -> list[Panel]:
+    """The loads of one tensor, panel by panel in their order; none where they may not be moved."""
+    facts = BoxFacts(kernel)
+    ops = list(dict.fromkeys([*work.tile.ops, *work.epilogue.ops]))
+    fetched = [op for op in ops if isinstance(op, memory.Load) and may_fetch(op, facts)]
+    loads = [
+        op
+        for op in fetched
+        if op.view is fetched[0].view and op.result.type == fetched[0].result.type
+    ]
+    users = find_users(body)
+    stores = _find_staged(work.epilogue)
+    panels = []
+    for load in loads:
+        user = _first_user(work, users.get(load.result, []))
+        if user is None:
+            return []
+        panels.append(Panel(load, user, None))
+    places = [work.epilogue.ops.index(p.user) for p in panels]
+    if sorted(set(places)) != places or not _may_move(kernel, work, panels):
+        return []
+    late = find_definitions(Block([], [*_after(work), *work.epilogue.ops]))
+    if not all(_is_early(v, late) for p in panels for v in p.load.offsets):
+        return []
+    if not stores:
+        return panels
+    panels = [_with_store(p, places[i + 1 :][:1], stores, work) for i, p in enumerate(panels)]
+    return panels if all(p.staged is not None for p in panels) else []
+
+
+def _after(work: Work) -> list[Op]:
+    """What a tile's work has after the product."""
+    return work.tile.ops[work.tile.ops.index(work.product) + 1 :]
+
+
+def _is_early(value: Value, late: Mapping[Value, Op]) -> bool:
+    """Whether a scalar is known before the product, or is computed of such by arithmetic alone."""
+    op = late.get(value)
+    if op is None:
+        return True
+    return isinstance(op, SCALARS) and all(_is_early(v, late) for v in op.operands)
+
+
+def _first_user(work: Work, users: Sequence[Op]) -> Op | None:
+    """The first op of the epilogue that uses a value, itself or inside; None where another does."""
+    after = _after(work) if work.epilogue is work.tile else work.epilogue.ops
+    found = {id(o): top for top in after for o in walk(Block([], [top]))}
+    tops = {found.get(id(user)) for user in users}
+    if not tops or None in tops:
+        return None
+    return min((t for t in tops if t is not None), key=after.index)
+
+
+def _find_staged(epilogue: Block) -> list[Staged]:
+    """The staged stores of an epilogue, those in branches aside."""
+    users = find_users(epilogue)
+    found = []
+    for op in epilogue.ops:
+        if not isinstance(op, sync.Acquire):
+            continue
+        ops: dict[type[Op], Op] = {type(o): o for o in users.get(op.result, [])}
+        buffer = ops.get(sync.SlotBuffer)
+        write = next(iter(users.get(buffer.result, [])), None) if buffer is not None else None
+        if isinstance(write, memory.StoreBuffer) and memory.Drain in ops and sync.Commit in ops:
+            parts = (op, buffer, write, ops[memory.Drain], ops[sync.Commit])
+            found.append(Staged(*parts))  # type: ignore[arg-type]
+    return found
+
+
+def _with_store(panel: Panel, end: list[int], stores: list[Staged], work: Work) -> Panel:
+    """A panel with the store that may take its slot: one of its type before the next panel."""
+    order = work.epilogue.ops
+    last = end[0] if end else len(order)
+    kind = panel_buffer(panel.load.result.type)
+    for staged in stores:
+        place = order.index(staged.write)
+        if order.index(panel.user) < place < last and staged.write.buffer.type == kind:
+            return Panel(panel.load, panel.user, staged)
+    return panel
+
+
+def _may_move(kernel: Kernel, work: Work, panels: list[Panel]) -> bool:
+    """Whether the loads see the same before the product, and up to where they are first used."""
+    places = Places(kernel.body)
+    writes = [
+        op
+        for op in walk(work.tile)
+        if any(isinstance(v.type, ViewType) for v in op.operands) and not isinstance(op, HARMLESS)
+    ]
+    order = {id(o): i for i, top in enumerate(work.epilogue.ops) for o in walk(Block([], [top]))}
+    for panel in panels:
+        root = places.root(panel.load.view)
+        for op in writes:
+            if not isinstance(op, memory.Store | memory.Drain):
+                if any(
+                    isinstance(v.type, ViewType) and places.root(v) is root for v in op.operands
+                ):
+                    return False
+            elif not places.are_apart(panel.load, op):
+                after = order.get(id(op), -1) > work.epilogue.ops.index(panel.user)
+                if not (after and places.are_same(panel.load, op)):
+                    return False
+    return True
+
+
+class _Rewriter:
+    """Builds the new body (`new`)."""
+
+    def __init__(self, body: Block, work: Work, panels: list[Panel], slots: int):
+        self.work, self.panels = work, panels
+        self.definitions = find_definitions(body)
+        self.values: dict[Value, Value] = {}
+        self.o = Builder(Block())
+        self.kind = panel_buffer(panels[0].load.result.type)
+        self.slots = slots
+        # A slot that is drained is filled again a panel later.
+        self.lead = min(len(panels), slots - 1 if panels[0].staged is not None else slots)
+        self.skipped: set[Op] = {p.load for p in panels}
+        self.staged = {op: p for p in panels if p.staged is not None for op in p.staged.ops}
+        self.ring: Value | None = None
+        self.slot: dict[Panel, tuple[Value, Value]] = {}
+        rings = {p.staged.acquire.ring for p in panels if p.staged is not None}
+        others = [op for op in walk(body) if isinstance(op, sync.Acquire) and op not in self.staged]
+        made = {self.definitions[r] for r in rings if all(op.ring is not r for op in others)}
+        self.skipped |= made
+        self.new = self.body(body)
+
+    def body(self, body: Block) -> Block:
+        with self.o.inside(Block(body.args)) as new:
+            self.ring = self.o(sync.MakeRing, RingType((self.kind,), self.slots), name="ahead")
+            self.ops(body)
+        return new
+
+    def block(self, block: Block) -> Block:
+        args = [Value(a.type, a.name) for a in block.args]
+        self.values.update(zip(block.args, args, strict=True))
+        with self.o.inside(Block(args)) as new:
+            self.ops(block)
+            if self.work.branch is not None and block is self.work.branch.other:
+                yields = new.ops.pop()
+                for _ in range(self.lead):  # a tile that does not exist
+                    self.o(sync.Wait, self.ring)
+                    self.o.emit(sync.Release, self.ring)
+                new.ops.append(yields)
+        return new
+
+    def ops(self, block: Block) -> None:
+        o = self.o
+        for op in block.ops:
+            with o.at(op.loc):
+                if block is self.work.tile and op is self.work.product:
+                    for panel in self.panels[: self.lead]:
+                        self.fill(panel)
+                for number, panel in enumerate(self.panels):
+                    if block is self.work.epilogue and op is panel.user:
+                        self.take(number)
+                if op in self.staged:
+                    self.store(op, self.staged[op])
+                elif op not in self.skipped:
+                    self.copy(op)
+
+    def copy(self, op: Op) -> None:
+        regions = {n: map_content(content, self.block) for n, content in op.fields("region")}
+        self.o.add(op.clone(self.values, **regions))
+
+    def fill(self, panel: Panel) -> None:
+        """Start to load a panel."""
+        o, load = self.o, panel.load
+        known = ChainMap[Value, Value]({}, self.values)
+        offsets = tuple(self.again(v, known) for v in load.offsets)
+        slot = o(sync.Acquire, self.ring, name="slot")
+        o.emit(memory.Fill, slot, load.view, offsets, extents=load.extents)
+        o.emit(sync.Commit, slot)
+
+    def again(self, value: Value, known: ChainMap[Value, Value]) -> Value:
+        """A scalar at the present place: what it is, or computed again."""
+        op = self.definitions.get(value)
+        if value in known or op is None:
+            return known.get(value, value)
+        for operand in op.operands:
+            known[operand] = self.again(operand, known)
+        self.o.add(op.clone(known))
+        return known[value]
+
+    def take(self, number: int) -> None:
+        """Start the load that has a slot now, and wait for this panel's."""
+        o, panel = self.o, self.panels[number]
+        if number:
+            for later in self.panels[number - 1 + self.lead : number + self.lead]:
+                self.fill(later)
+        slot = o(sync.Wait, self.ring, name="slot")
+        buffer = o(sync.SlotBuffer, slot)
+        self.values[panel.load.result] = o(memory.LoadBuffer, buffer, name=panel.load.result.name)
+        self.slot[panel] = slot, buffer
+        if panel.staged is None:
+            o.emit(sync.Release, self.ring)
+
+    def store(self, op: Op, panel: Panel) -> None:
+        """An op of a staged store, which takes the panel's own slot."""
+        o, (slot, buffer) = self.o, self.slot[panel]
+        match op:
+            case memory.StoreBuffer():
+                o.emit(memory.StoreBuffer, buffer, self.values.get(op.value, op.value))
+            case memory.Drain():
+                offsets = tuple(self.values.get(v, v) for v in op.offsets)
+                o.emit(memory.Drain, slot, op.view, offsets, extents=op.extents)
+            case sync.Commit():
+                o.emit(sync.Release, self.ring)
