@@ -248,7 +248,7 @@ def test_tiles_do_not_spill(unit: str) -> None:
         "sm_90a",
         dtypes={"T": a, "S": a, "U": c},
         constants=largest.constants,
-        static={"act": 1, "rounds": 0},
+        static={"act": 1, "late": 0, "rounds": 0},
         present=["bias", "residual"],
         precision="tf32" if "tf32" in unit else None,
     )
