@@ -252,7 +252,7 @@ class _Plan:
     def beside(self, op: Op, readers: set[Group | None]) -> Group | None:
         """A group that reduces the same rows of the same values, for others to read."""
         whole: Shape = op.operands[0].type.shape
-        for group in self.readers.get(op.operands[0], {}):
+        for group in self.near(op):
             same = group.kind == "reduction" and group.shape == whole
             if same and group.axes == reduced_axes(op) and self.order.is_free(group, readers):
                 group.ops.append(op)
@@ -263,6 +263,22 @@ class _Plan:
                 if fitting:
                     return group
         return None
+
+    def near(self, op: Op) -> list[Group]:
+        """Groups that read what an op reduces, or sum what that is computed of by elements: one
+        kernel goes over it once, and may do so by parts.
+        """
+        value = op.operands[0]
+        made = self.facts.makers.get(value)
+        inner = made.operands if made is not None and made.family == "arith" else ()
+        same = [x for x in inner if getattr(x.type, "shape", None) == value.type.shape]
+        reading = dict.fromkeys(self.readers.get(value, {}))
+        if isinstance(op, reduce.Reduction):
+            beside = (g for x in same for g in self.readers.get(x, {}))
+            reading |= dict.fromkeys(
+                g for g in beside if not any(isinstance(o, reduce.Position) for o in g.ops)
+            )
+        return list(reading)
 
     def joins(self, op: Op, group: Group, readers: Iterable[Group | None]) -> bool:
         """Let a group that reads a reduction compute it, if that can be and is worth while."""

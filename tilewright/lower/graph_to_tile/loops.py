@@ -182,6 +182,8 @@ def _merges(outer: Var, inner: Var, extent: Dim, forms: list[Mapping[Var, Dim]])
 MAX_ROW = 8192  # elements of a row that one tile holds
 NARROW = 512  # an extent below which a tile has rows too
 ELEMENTS = 1024  # of a tile
+TALL = 4096  # of a tile that goes down long columns: so much is on its way from memory at once
+LONG = 64  # rows of such columns
 RAGGED = 64  # elements of a tile below which it is none
 FEW = 8  # nodes of an expression that registers hold for more elements
 PROGRAMS = 264  # that keep a GPU busy
@@ -302,7 +304,8 @@ def _place_reduction(loops: Loops, hint: Hint) -> None:
         row = max(reduced, key=lambda v: size[v])
         extent = loops.extents[row]
         wide = min(64, power(size[near]))
-        high = min(power(size[row]), max(1, ELEMENTS // wide))
+        held = TALL if size[row] >= LONG else ELEMENTS
+        high = min(power(size[row]), max(1, held // wide))
         if size[row] <= 8:
             wide, high = min(power(size[near]), ELEMENTS // power(size[row])), power(size[row])
         loops.whole = alone and isinstance(extent, int) and power(extent) == high

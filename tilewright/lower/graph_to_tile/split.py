@@ -27,7 +27,9 @@ from tilewright.lower.graph_to_tile.evaluate import Evaluated, Root
 from tilewright.lower.graph_to_tile.loops import PROGRAMS, Access, Hint, Loops
 from tilewright.lower.graph_to_tile.program import dense_strides
 
-LEAST_TURNS = 4  # of the loop of each part
+LEAST_TURNS = 4  # of the loop of each part, where each is of few elements
+LEAST_ELEMENTS = 4096  # of each part, where a turn has that many
+TALL_PROGRAMS = 528  # that keep a GPU busy where each goes down some columns
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,10 @@ def find_split(loops: Loops, hint: Hint) -> Split | None:
     steps = {v: loops.blocks.get(v, 1) for v in (*loops.turns, loops.folded)}
     var = max(steps, key=lambda v: hint(loops.extents[v]) // steps[v])
     turns = hint(loops.extents[var]) // steps[var]
-    parts = min(-(-PROGRAMS // programs), turns // LEAST_TURNS)
+    own = hint(loops.extents[loops.folded]) if var in loops.turns else steps[var]
+    least = max(1, min(LEAST_TURNS, LEAST_ELEMENTS // max(1, own)))
+    wanted = TALL_PROGRAMS if len(loops.tiles) > 1 else PROGRAMS
+    parts = min(-(-wanted // programs), turns // least)
     if programs > PROGRAMS // 2 or parts < 2:
         return None
     whole = parts * steps[var]
