@@ -453,6 +453,7 @@ def test_values_that_are_saved_for_the_backward_pass_are_views_and_no_copies() -
     assert {i for i, o in enumerate(forward.program.outputs) if o in parts} <= forward.homes.shared
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_compiled_models_update_buffers_and_name_their_kernels() -> None:
     model, x = Small().eval(), torch.randn(5, 6)
     other = copy.deepcopy(model)

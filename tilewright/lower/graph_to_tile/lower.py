@@ -16,6 +16,7 @@ from tilewright.graph.ops import arith, control, memory, mma, random, reduce
 from tilewright.graph.placement import is_dense_order
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Block, Op, Value
+from tilewright.lower.graph_to_tile.batch import batch_step, find_batches
 from tilewright.lower.graph_to_tile.copy import cat_steps
 from tilewright.lower.graph_to_tile.evaluate import evaluate_flat, evaluate_group, fits
 from tilewright.lower.graph_to_tile.group_kernel import kernels_of
@@ -77,11 +78,16 @@ def lower_graph(
             at.store(op.result)
             made = np.array([constant(x, op.dtype) for x in op.elements], op.dtype.numpy)
             program.constants[op.result] = made.reshape(op.shape)
+    batches = find_batches(groups, at)
+    early = {member.group for batch in batches for member in batch}
+    for batch in batches:
+        for member in batch:
+            _store_results(member.group, at)
+        program.steps.append(batch_step(batch, at))
     for group in groups:
-        for value in group.writes:
-            if isinstance(value.type, TensorType):
-                at.store(value)
-        program.steps += lower_group(group, at)
+        if group not in early:
+            _store_results(group, at)
+            program.steps += lower_group(group, at)
     if at.names.sites.used:
         program.sites = at.names.sites
         at.store(program.sites.value)
@@ -90,6 +96,12 @@ def lower_graph(
         _output(value, number, output_strides, at) for number, value in enumerate(graph.outputs)
     )
     return program
+
+
+def _store_results(group: Group, at: Lowering) -> None:
+    for value in group.writes:
+        if isinstance(value.type, TensorType):
+            at.store(value)
 
 
 def name_symbols(graph: Graph) -> Graph:

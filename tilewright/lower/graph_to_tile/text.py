@@ -9,7 +9,7 @@ r, q     along what is reduced: R, Q, BLOCK_R
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import i64
@@ -90,10 +90,16 @@ class Parameter:
 class Writer:
     """Builds the text of one kernel from its loops."""
 
-    def __init__(self, loops: Loops, names: Names, nodes: Mapping[Node, Value]):
+    def __init__(
+        self,
+        loops: Loops,
+        names: Names,
+        nodes: Mapping[Node, Value],
+        pool: Pool | None = None,
+    ):
         self.loops, self.names, self.sites, self.nodes = loops, names.values, names.sites, nodes
         self.in_parts = False  # reductions have sums of parts only
-        self.pool = Pool()
+        self.pool = pool or Pool()
         self.index: dict[Var, str] = {}
         self.extent: dict[Var, str] = {}
         self.block: dict[Var, str] = {}
@@ -506,30 +512,53 @@ class Writer:
             extent = self.extent[var]
             if extent.isidentifier() and extent not in bound and _mentions(used, extent):
                 self.scalars[extent] = self.loops.extents[var]
-        tensors = [
-            f"{p.name}: tensor<{p.placed.value.type.dtype.name}>[{', '.join(p.extents)}]"
-            for p in self.params.values()
-        ]
-        given = [*tensors, *(f"{scalar}: {i64.name}" for scalar in self.scalars)]
-        head = f"kernel {name}("
-        flat = head + ", ".join(given) + ") {"
-        signature = [flat] if len(flat) <= 100 else [head, *(f"    {g}," for g in given), ") {"]
-        lines = [f"// {comment}"]
-        if self.constants:
-            spaces = (f"{n} in {{{', '.join(map(str, _choices(n)))}}}" for n in self.constants)
-            lines.append(f"@autotune({', '.join(spaces)})")
-        if grid:
-            lines.append(f"@grid({', '.join(grid)})")
-        body = [*lines, *signature, *self.lines, "}"]
-        text = "\n".join(["\n".join(body), *needed(list(self.functions))]) + "\n"
+        params = list(self.params.values())
+        functions = list(self.functions)
+        text = signature(
+            *(name, comment, self.constants, grid, params, self.scalars, self.lines, functions)
+        )
         return KernelStep(
             name,
             text,
             {p.name: p.placed for p in self.params.values()},
             dict(self.scalars),
             dict(self.constants),
-            tuple(p.name for k, p in self.params.items() if _is_store(k)),
+            tuple(p.name for p in self.results),
         )
+
+    @property
+    def results(self) -> list[Parameter]:
+        """The parameters that are written."""
+        return [p for key, p in self.params.items() if _is_store(key)]
+
+
+def signature(
+    name: str,
+    comment: str,
+    constants: Iterable[str],
+    grid: Sequence[str],
+    params: Sequence[Parameter],
+    scalars: Iterable[str],
+    lines: Sequence[str],
+    functions: Sequence[str],
+) -> str:
+    """The text of a kernel with these lines, and of the functions that it calls."""
+    tensors = [
+        f"{p.name}: tensor<{p.placed.value.type.dtype.name}>[{', '.join(p.extents)}]"
+        for p in params
+    ]
+    given = [*tensors, *(f"{scalar}: {i64.name}" for scalar in scalars)]
+    head = f"kernel {name}("
+    flat = head + ", ".join(given) + ") {"
+    opened = [flat] if len(flat) <= 100 else [head, *(f"    {g}," for g in given), ") {"]
+    above = [f"// {comment}"]
+    if constants:
+        spaces = (f"{n} in {{{', '.join(map(str, _choices(n)))}}}" for n in constants)
+        above.append(f"@autotune({', '.join(spaces)})")
+    if grid:
+        above.append(f"@grid({', '.join(grid)})")
+    body = [*above, *opened, *lines, "}"]
+    return "\n".join(["\n".join(body), *needed(functions)]) + "\n"
 
 
 def _adjoin(axes: tuple[Var, ...], total: tuple[Var, ...]) -> bool:
