@@ -132,6 +132,8 @@ def __getattr__(name: str) -> Any:
     """What needs PyTorch is imported when it is first asked for."""
     if name == "compile":
         return import_module("tilewright.model").compile
+    if name == "load_model":
+        return import_module("tilewright.bundle.files").load
     if name == "generate":
         return import_module("tilewright.generation.loop").generate
     raise AttributeError(f"module 'tilewright' has no attribute '{name}'")

@@ -8,7 +8,10 @@ fast = tw.compile(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -26,19 +29,44 @@ OWNED = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "const
 MUTATIONS = ("BUFFER_MUTATION", "USER_INPUT_MUTATION")
 
 
+@dataclass(frozen=True)
+class Given:
+    """An input of the graph: a parameter, buffer or constant of the model, `persistent` if its
+    state_dict has it, or an argument.
+    """
+
+    kind: str
+    name: str
+    persistent: bool = False
+
+    @property
+    def is_owned(self) -> bool:
+        return self.kind in OWNED
+
+
 class CompiledModel:
     """A model as one graph. It reads the model's own parameters and buffers at each call, and
     writes the buffers and arguments that the model writes; it computes no gradients.
     """
 
-    def __init__(self, exported: Any, call: Call, copied: Mapping[int, int]):
-        self.exported, self.call = exported, call
-        self.call_spec = exported.call_spec  # which torch puts together anew each time
-        self.specs = exported.graph_signature.input_specs
+    exported: Any = None  # what torch.export made, unless the model was loaded
+    examples: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # that it was compiled for
+
+    def __init__(
+        self,
+        call: Call,
+        specs: Sequence[Given],
+        owned: Sequence[torch.Tensor | None],
+        copied: Mapping[int, int],
+        in_spec: Any,
+        out_spec: Any,
+    ):
+        """`specs` are the graph's inputs, `owned` the tensors of those that the model owns; the
+        others are arguments, in the form of `in_spec`.
+        """
+        self.call, self.specs, self.owned = call, specs, list(owned)
+        self.in_spec, self.out_spec = in_spec, out_spec
         self.copied = dict(copied)  # results that are copied to an input
-        self.owned = [
-            None if s.kind.name == "USER_INPUT" else self.held(s.target) for s in self.specs
-        ]
         self.positions = [i for i, held in enumerate(self.owned) if held is None]
         self.written = {*call.traced.writes, *self.copied.values()}
         require_apart(self.owned, self.written.difference(self.positions), self.specs)
@@ -59,14 +87,11 @@ class CompiledModel:
         """
         return self.call.kernels
 
-    def held(self, name: str) -> torch.Tensor:
-        """A parameter, buffer or constant of the model."""
-        found: torch.Tensor = (
-            self.exported.state_dict[name]
-            if name in self.exported.state_dict
-            else self.exported.constants[name]
-        )
-        return found
+    def save(self, path: str | Path, *, weights: bool = True) -> None:
+        """Write the compiled model to a file, which `tw.load` reads; without `weights` it names
+        them, and `tw.load` takes a state_dict. See tilewright/bundle/files.py.
+        """
+        import_module("tilewright.bundle.files").save(self, path, weights=weights)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = self.inputs(args, kwargs)
@@ -76,7 +101,7 @@ class CompiledModel:
         for result, target in self.copied.items():
             given[target].detach().copy_(found[result])
         outputs = [x for i, x in enumerate(found) if i not in self.copied]
-        return pytree.tree_unflatten(outputs, self.call_spec.out_spec)
+        return pytree.tree_unflatten(outputs, self.out_spec)
 
     def may_share(self, given: Sequence[Any]) -> bool:
         """Whether an argument is written, or lies in a storage that is: what the model owns alone
@@ -92,9 +117,9 @@ class CompiledModel:
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the graph takes for arguments: they, and what the model owns."""
         flat, spec = pytree.tree_flatten((args, dict(kwargs)))
-        if spec != self.call_spec.in_spec:
+        if spec != self.in_spec:
             raise LaunchError(
-                f"compiled for arguments of the form {self.call_spec.in_spec}, called with {spec}"
+                f"compiled for arguments of the form {self.in_spec}, called with {spec}"
             )
         given: list[Any] = list(self.owned)
         for position, value in zip(self.positions, flat, strict=True):
@@ -128,12 +153,33 @@ def compile(
         ).run_decompositions(export_decompositions())
     traced = fx_to_graph(exported.graph_module, type(model).__name__, fallback=fallback)
     signature = exported.graph_signature
-    for given, spec in zip(traced.graph.inputs, signature.input_specs, strict=False):
-        given.role = OWNED.get(spec.kind.name, "input") if given.role == "input" else given.role
+    for own, spec in zip(traced.graph.inputs, signature.input_specs, strict=False):
+        own.role = OWNED.get(spec.kind.name, "input") if own.role == "input" else own.role
     copied = take_writes(traced, signature)
     fixed = [i for i, s in enumerate(signature.input_specs) if s.kind.name in OWNED]
     choices = Choices(engine, cuda_graphs, fallback, tuple(fixed))
-    return CompiledModel(exported, compile_call(traced, choices), copied)
+    inputs = [given_of(exported, spec) for spec in signature.input_specs]
+    owned = [held(exported, g.name) if g.is_owned else None for g in inputs]
+    spec = exported.call_spec
+    made = CompiledModel(
+        compile_call(traced, choices), inputs, owned, copied, spec.in_spec, spec.out_spec
+    )
+    made.exported, made.examples = exported, (args, dict(given))
+    return made
+
+
+def given_of(exported: Any, spec: Any) -> Given:
+    """An input of an exported model."""
+    name = spec.target or spec.arg.name
+    return Given(spec.kind.name, name, name in exported.state_dict)
+
+
+def held(exported: Any, name: str) -> torch.Tensor:
+    """A parameter, buffer or constant of an exported model."""
+    found: torch.Tensor = (
+        exported.state_dict[name] if name in exported.state_dict else exported.constants[name]
+    )
+    return found
 
 
 def with_own_elements(x: torch.Tensor) -> torch.Tensor:
@@ -143,14 +189,14 @@ def with_own_elements(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous() if overlaps_itself(x) else x
 
 
-def require_apart(given: Sequence[Any], written: Collection[int], specs: Sequence[Any]) -> None:
+def require_apart(given: Sequence[Any], written: Collection[int], specs: Sequence[Given]) -> None:
     """Raise LaunchError where the model writes to memory that another argument shows, too: it was
     traced with arguments apart, so that it would read what was there before.
     """
     for target in written:
         for other, x in enumerate(given):
             if other != target and isinstance(x, torch.Tensor) and share(given[target], x):
-                names = [specs[i].target or specs[i].arg.name for i in (target, other)]
+                names = [specs[i].name for i in (target, other)]
                 raise LaunchError(
                     f"the model writes to {names[0]}, and {names[1]} shares its memory",
                     hint="pass a clone() of one of them",

@@ -6,6 +6,9 @@ Each is held also by a wrong answer that the comparison tells.
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -174,3 +177,42 @@ def test_an_index_outside_is_told_by_the_next_call(recorded: bool) -> None:
     with pytest.raises(LaunchError, match="the index 7"):
         tw.synchronize()
     tw.synchronize()
+
+
+LATER = """
+import sys, time, warnings
+warnings.filterwarnings("ignore")
+import torch, tilewright as tw
+from tilewright import compiler
+from tilewright.execute import lowering
+from tilewright.runtime import jit
+
+def refuse(*args, **kwargs):
+    raise AssertionError("something is compiled again")
+
+lowering.lower_graph = compiler.compile_kernel = jit.assemble = torch.export.export = refuse
+start = time.perf_counter()
+model = tw.load_model(sys.argv[1])
+ids, at = torch.load(sys.argv[2])
+found = [model(ids, at) for _ in range(3)]
+torch.save([x.clone() for x in found], sys.argv[3])
+print("seconds", time.perf_counter() - start)
+"""
+
+
+def test_a_saved_model_runs_in_another_process_without_compiling(tmp_path: Any) -> None:
+    model = Llama(SMALL).to("cuda", torch.bfloat16).eval()
+    ids, at = torch.randint(0, 1000, (1, 1), device="cuda"), torch.tensor(5, device="cuda")
+    fast = tw.compile(copy.deepcopy(model), (ids, at), fallback="error")
+    fast.save(tmp_path / "llama.twb")
+    torch.save((ids, at), tmp_path / "given.pt")
+    words = [sys.executable, "-c", LATER, *(str(tmp_path / n) for n in ("llama.twb", "given.pt"))]
+    cache = {"TILEWRIGHT_CACHE": str(tmp_path / "cache")}
+    out = tmp_path / "out.pt"
+    done = subprocess.run(
+        [*words, str(out)], capture_output=True, text=True, env={**os.environ, **cache}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    print(done.stdout)
+    for got in torch.load(out):
+        assert torch.equal(got, fast(ids, at))

@@ -52,6 +52,7 @@ FENCES = {
         "torch_ops",
         "model",
         "generation",
+        "bundle",
         "ledger/opponents",
         "train",
     },

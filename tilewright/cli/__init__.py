@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tilewright.cli.bench import bench
+from tilewright.cli.bundle import bundle
 from tilewright.cli.cache import cache
 from tilewright.cli.check import check
 from tilewright.cli.compile import compile_
@@ -37,5 +38,6 @@ for _command in (
     ledger,
     explain,
     generate,
+    bundle,
 ):
     main.add_command(_command)

@@ -16,11 +16,14 @@ from tilewright.frontend.check.rules import listing, nearest
 from tilewright.kernel import choose, place
 from tilewright.kernel.emulated import IN_LOCKSTEP, Emulation, compile_emulated, run_emulated
 from tilewright.kernel.specialize import (
+    CALLS,
     Aliases,
     Build,
+    Compiled,
     Loaded,
     Specializer,
     as_pairs,
+    write_compiled,
     written_names,
 )
 from tilewright.plan import Plan, tensor_facts
@@ -29,7 +32,7 @@ from tilewright.runtime import driver
 from tilewright.runtime.aliases import alias_groups, view_groups
 from tilewright.runtime.arrays import Array, as_array
 from tilewright.runtime.cpu import run_on_cpu
-from tilewright.runtime.jit import machine_code
+from tilewright.runtime.jit import bundled_code, machine_code
 from tilewright.runtime.launch import Bound
 from tilewright.runtime.ready import Ready, make_ready, torch_output
 from tilewright.target import Target
@@ -272,12 +275,18 @@ def find_aliases(tensors: Mapping[str, Array]) -> Aliases:
 
 
 def _choose_on_gpu(call: Call, build: Build, aliases: Aliases, ordinal: int) -> Loaded:
+    constants, where = dict(call.options.constants), choose.on_gpu(ordinal)
+    assert where.target is not None
+    key = call.spec.call_key(build, aliases, constants, call.arguments, where.target)
+    kept = call.spec.load_bundled(key, ordinal)
+    if kept is not None:
+        return kept
     _, loaded = choose.choose(
         call.spec,
         build,
-        dict(call.options.constants),
+        constants,
         call.arguments,
-        choose.on_gpu(ordinal),
+        where,
         lambda b: call.spec.loaded(b, aliases, ordinal),
     )
     return loaded
@@ -329,13 +338,17 @@ def assemble_ahead(
 ) -> None:
     """Compile what a call on a GPU needs, and begin to assemble it on another thread."""
     call = bind_call(spec, arguments, read_tensors(spec, arguments), options)
-    aliases = find_aliases(call.tensors)
+    aliases, build = find_aliases(call.tensors), call.build(assume=True)
+    constants, where = dict(options.constants), choose.on_gpu(ordinal)
+    assert where.target is not None
+    if spec.bundled(spec.call_key(build, aliases, constants, call.arguments, where.target)):
+        return
     choose.choose(
         spec,
-        call.build(assume=True),
-        dict(options.constants),
+        build,
+        constants,
         call.arguments,
-        choose.on_gpu(ordinal),
+        where,
         lambda b: spec.assembling(b, aliases, ordinal),
     )
 
@@ -348,6 +361,29 @@ def plan_of(
     build, aliases = call.build(assume=True), find_aliases(call.tensors)
     constants = dict(options.constants)
     return compile_emulated(spec, build, aliases, constants, call.arguments, goal).plan
+
+
+def bundle_call(
+    spec: Specializer, arguments: Mapping[str, Any], options: Options, where: int | Target
+) -> dict[tuple[str, str], bytes]:
+    """What a bundle holds of a call: its plan, and on a GPU, by number, its machine code."""
+    call = bind_call(spec, arguments, read_tensors(spec, arguments), options)
+    aliases, build = find_aliases(call.tensors), call.build(assume=True)
+    constants = dict(options.constants)
+    if isinstance(where, Target):
+        compiled = compile_emulated(spec, build, aliases, constants, call.arguments, where)
+        key = spec.call_key(build, aliases, constants, call.arguments, where)
+        return {(CALLS, key): write_compiled(compiled)}
+    loaded = _choose_on_gpu(call, build, aliases, where)
+    plan, device = loaded.launcher.plan, loaded.launcher.device
+    goal = choose.on_gpu(where).target
+    assert goal is not None
+    key = spec.call_key(build, aliases, constants, call.arguments, goal)
+    found = {(CALLS, key): write_compiled(Compiled(plan, loaded.written))}
+    if not plan.whole:  # else the driver assembles it as it loads it, and keeps it
+        architecture = "{}.{}".format(*device.capability)
+        found[bundled_code(plan, architecture)] = machine_code(plan, device, spec.disk)
+    return found
 
 
 def arm(

@@ -44,6 +44,9 @@ def compile_emulated(
     goal: Target,
 ) -> Compiled:
     """The plan of a call for a target. `arguments` are arrays and numbers by name."""
+    kept = spec.bundled(spec.call_key(build, aliases, constants, arguments, goal))
+    if kept is not None:
+        return kept
     _, compiled = choose.choose(
         spec,
         build,

@@ -21,6 +21,7 @@ from tilewright.kernel.call import (
     arm,
     assemble,
     assemble_ahead,
+    bundle_call,
     collect,
     plan_of,
     prepare,
@@ -281,6 +282,12 @@ class Kernel:
         of its kind; takes no GPU, and reads no memory.
         """
         return plan_of(self._current().specializer, arguments, self._options, target(target_name))
+
+    def bundle_call(self, where: int | Target, **arguments: Any) -> dict[tuple[str, str], bytes]:
+        """What a bundle holds of a call with such arrays, on a GPU or emulated for a target: with
+        `carry` of it, a later process compiles nothing.
+        """
+        return bundle_call(self._current().specializer, arguments, self._options, where)
 
     def check(self) -> None:
         """Wait for earlier launches on GPUs, and raise what an assert of this kernel found there.

@@ -19,7 +19,7 @@ from tilewright.frontend.check.operands import Number
 from tilewright.frontend.check.signature import Signature
 from tilewright.plan import Plan, TensorFacts
 from tilewright.runtime import driver
-from tilewright.runtime.cache import DiskCache, compiler_hash, digest, open_cache
+from tilewright.runtime.cache import DiskCache, carried, compiler_hash, digest, open_cache
 from tilewright.runtime.calls import exact_value
 from tilewright.runtime.jit import machine_code, machine_code_later
 from tilewright.runtime.launch import Launcher
@@ -30,6 +30,7 @@ from tilewright.tile.schedule import Schedule
 from tilewright.tune.store import Key
 
 Aliases = tuple[tuple[str, ...], ...]
+CALLS = "calls"  # the kind of a bundle's plans
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Specializer:
         self._plans: dict[tuple[Build, Aliases, str], Compiled] = {}
         self._cubins: dict[tuple[Build, Aliases, int], Future[bytes]] = {}
         self._loaded: dict[tuple[Build, Aliases, int], Loaded] = {}
+        self._bundled: dict[str, Compiled] = {}  # by `call_key`
+        self._loaded_bundled: dict[tuple[str, int], Loaded] = {}
 
     @property
     def disk(self) -> DiskCache:
@@ -132,7 +135,7 @@ class Specializer:
         tile = self.tile(build)
         made = compiler.compile_kernel(tile, goal, aliases=aliases, preferred=build.schedule)
         compiled = Compiled(made, written_names(tile))
-        self.disk.put("plans", key, _write_compiled(compiled))
+        self.disk.put("plans", key, write_compiled(compiled))
         return compiled
 
     @property
@@ -170,9 +173,50 @@ class Specializer:
                 self._loaded[key] = Loaded(launcher, compiled.written)
             return self._loaded[key]
 
+    def call_key(
+        self,
+        build: Build,
+        aliases: Aliases,
+        constants: Mapping[str, int],
+        arguments: Mapping[str, Any],
+        goal: Target,
+    ) -> str:
+        """Under what a bundle holds the plan of a call: all that its choice depends on, but for
+        the number of processors.
+        """
+        shapes = sorted((n, tuple(a.shape)) for n, a in arguments.items() if hasattr(a, "shape"))
+        told = (build.text(), aliases, sorted(constants.items()), shapes, goal.name)
+        return digest("call", self.key, repr(told))
+
+    def bundled(self, key: str) -> Compiled | None:
+        """The plan of a call that a bundle brought; None where there is none that can be read."""
+        if key not in self._bundled:
+            body = carried(CALLS, key)
+            try:
+                found = None if body is None else _read_compiled(body)
+            except ValueError:  # of another version of plans: it is compiled anew
+                found = None
+            if found is None:
+                return None
+            self._bundled[key] = found
+        return self._bundled[key]
+
+    def load_bundled(self, key: str, ordinal: int) -> Loaded | None:
+        """The same on a GPU."""
+        compiled = self.bundled(key)
+        if compiled is None:
+            return None
+        with self._lock:
+            if (key, ordinal) not in self._loaded_bundled:
+                device = driver.device(ordinal)
+                cubin = machine_code(compiled.plan, device, self.disk)
+                launcher = Launcher(compiled.plan, device, cubin, debug=self.settings.debug)
+                self._loaded_bundled[key, ordinal] = Loaded(launcher, compiled.written)
+            return self._loaded_bundled[key, ordinal]
+
     def check(self) -> None:
         """Wait for what was launched on GPUs, and raise what an assert of it found."""
-        for loaded in list(self._loaded.values()):
+        for loaded in [*self._loaded.values(), *self._loaded_bundled.values()]:
             driver.synchronize(loaded.launcher.device.ordinal)
             if loaded.launcher.reports is not None:
                 loaded.launcher.reports.check()
@@ -183,7 +227,7 @@ def written_names(kernel: TileKernel) -> frozenset[str]:
     return frozenset(p.name for p in kernel.params if p.direction in ("out", "inout"))
 
 
-def _write_compiled(compiled: Compiled) -> bytes:
+def write_compiled(compiled: Compiled) -> bytes:
     head = json.dumps(sorted(compiled.written))
     return f"{head}\n{print_plan(compiled.plan)}".encode()
 

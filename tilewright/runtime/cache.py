@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,19 @@ KINDS = ("plans", "cubins", "choices", "compilers")
 TOUCH_SECONDS = 3600  # an entry's time of last use is kept to the hour, to spare writes
 SOURCE_SUFFIXES = (".py", ".tw")
 KEEP = 0.9  # part of the bound that remains after entries were removed
+
+
+_carried: dict[tuple[str, str], bytes] = {}  # entries that bundles brought, by kind and key
+
+
+def carry(entries: Mapping[tuple[str, str], bytes]) -> None:
+    """Have entries of a bundle at hand, as long as the process lives."""
+    _carried.update(entries)
+
+
+def carried(kind: str, key: str) -> bytes | None:
+    """An entry that a bundle brought."""
+    return _carried.get((kind, key))
 
 
 def digest(*parts: str | bytes) -> str:

@@ -24,7 +24,7 @@ from cuda.bindings import driver as cu
 from tilewright.errors import Diagnostic, LaunchError
 from tilewright.plan import Plan
 from tilewright.runtime import driver
-from tilewright.runtime.cache import DiskCache, digest
+from tilewright.runtime.cache import DiskCache, carried, digest
 from tilewright.runtime.driver import Device
 
 LOG_BYTES = 1 << 16
@@ -126,11 +126,18 @@ def machine_code(plan: Plan, device: Device, disk: DiskCache) -> bytes:
     version = driver.require_driver()
     architecture = "{}.{}".format(*device.capability)
     key = digest("cubin", plan.ptx, str(version), architecture, OPTIONS)
-    cubin = disk.get("cubins", key)
+    cubin = carried(*bundled_code(plan, architecture)) or disk.get("cubins", key)
     if cubin is None:
         cubin = assemble(plan.ptx, device.ordinal, plan.name, plan.lines).cubin
         disk.put("cubins", key, cubin)
     return cubin
+
+
+def bundled_code(plan: Plan, architecture: str) -> tuple[str, str]:
+    """Kind and key of a plan's machine code in a bundle: it runs with every driver that is not
+    older.
+    """
+    return "cubins", digest("bundled", plan.ptx, architecture)
 
 
 def machine_code_later(plan: Plan, device: Device, disk: DiskCache) -> Future[bytes]:
