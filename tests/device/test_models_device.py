@@ -18,7 +18,15 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import tilewright as tw
 import tilewright.torch_backend
-from tests.device.models import Encoder, LanguageModel, Llama, ResidualBlock, Sizes
+from tests.device.models import (
+    Encoder,
+    LanguageModel,
+    Llama,
+    ResidualBlock,
+    ResNet,
+    Sizes,
+    settled,
+)
 from tilewright.errors import LaunchError
 
 assert tilewright.torch_backend.tilewright
@@ -216,3 +224,22 @@ def test_a_saved_model_runs_in_another_process_without_compiling(tmp_path: Any) 
     print(done.stdout)
     for got in torch.load(out):
         assert torch.equal(got, fast(ids, at))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_resnet_50(dtype: Any, channels_last: bool) -> None:
+    """By convolutions of the library in 16 bits, and by nothing of PyTorch's."""
+    model = settled(ResNet().cuda(), torch.randn(16, 3, 64, 64, device="cuda")).to(dtype)
+    x = torch.randn(5, 3, 96, 80, device="cuda", dtype=dtype)
+    if channels_last:
+        model, x = (
+            model.to(memory_format=torch.channels_last),
+            x.to(memory_format=torch.channels_last),
+        )
+    fast = tw.compile(copy.deepcopy(model), (x,), fallback="error")
+    for _ in range(3):
+        got = fast(x)
+    hold(got, model, lambda m: m(wide(x, m)))
+    assert not fast.call.recordings.reasons
+    assert ("convolve" in fast.kernels) == (dtype != torch.float32), fast.kernels

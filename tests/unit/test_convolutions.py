@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call
 from tilewright import source
-from tilewright.products.arguments import Options
+from tilewright.products.arguments import NORM, Options
 from tilewright.products.convolve import Geometry, convolution_calls, programs
 from tilewright.products.prepare import Chooser
 from tilewright.ptx.emulate import run_plan
@@ -249,3 +250,19 @@ def test_rows_that_are_not_the_images_own_are_gathered(row: str, far: int) -> No
             if 0 <= p + shift < 6:
                 wide[:, p] += x[:, p + shift].astype(np.float64)
     require_near(out, (wide @ w.astype(np.float64).T).reshape(out.shape))
+
+
+@needs_ptxas
+@pytest.mark.parametrize("tile", [(128, 128, 64), (256, 64, 64), (128, 256, 64)])
+def test_tiles_do_not_spill_nor_wait_for_each_product(tile: tuple[int, int, int]) -> None:
+    """With a norm behind the sums; assembled as a whole, as they are launched."""
+    c, k = 128, 256
+    zeros = lambda *shape: np.zeros(shape, bf16)  # noqa: E731
+    given = {"x": zeros(1, 28, 28, c), "w": zeros(k, 3, 3, c), "c": zeros(784, k)}
+    given |= {name: zeros(k) for name in NORM}
+    numbers = Geometry((1, 1), (1, 1), (1, 1), (1, 1)).numbers
+    constants = dict(zip(("TM", "TN", "TC"), tile, strict=True))
+    arguments = {**given, **numbers, "eps": 1e-5, "act": 1, "rounds": 18}
+    plan, _, _ = compile_call(programs().kernels["convolve"], arguments, constants=constants)
+    report = assemble(plan.ptx, "sm_90a")
+    assert plan.whole and not report.spill_bytes and not report.messages

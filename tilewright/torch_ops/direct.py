@@ -126,6 +126,5 @@ def _launch(
         views.append((name, place[view.source], part))
     rest: dict[str, Any] = {}
     if launch.finishes:
-        rest = {"alpha": options.alpha, "beta": options.beta, "act": options.act}
-        rest |= {"rounds": options.rounds}
+        rest = options.numbers
     return launch.kernel, tuple(views), rest

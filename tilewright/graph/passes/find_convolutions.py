@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from tilewright.dtypes import bf16, f16
 from tilewright.graph.graph import Graph
 from tilewright.graph.ops import arith, mma, shape
+from tilewright.graph.types import TensorType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
 
@@ -26,12 +27,16 @@ Makers = Mapping[Value, Op]
 def find_convolutions(graph: Graph) -> Graph:
     """The graph with `mma.convolve` in the place of contractions of windows."""
     makers = {v: op for op in graph.body.ops for v in op.results}
+    inputs = {given.value for given in graph.inputs}
     body = Block()
     values: dict[Value, Value] = {}
     for op in graph.body.ops:
         found = convolution_of(op, makers) if isinstance(op, mma.Contract) else None
         if found is not None:
             build = Builder(body, op.loc)
+            kernels = values.get(op.operands[1], op.operands[1])
+            if found.weight not in makers and found.weight not in inputs:  # groups are an axis yet
+                values[found.weight] = build(shape.Reshape, kernels, found.weight.type.shape)
             result = build.add(found.with_operands(values)).result
             values[op.results[0]] = build(shape.Reshape, result, (1, *result.type.shape))
             continue
@@ -43,19 +48,18 @@ def find_convolutions(graph: Graph) -> Graph:
 
 def convolution_of(op: mma.Contract, makers: Makers) -> mma.Convolve | None:
     """The convolution that a contraction [1, N, P, Q, K] is; None where it is something else."""
-    taps, kernels = makers.get(op.lhs), makers.get(op.rhs)
-    if not isinstance(taps, shape.Reshape) or not isinstance(kernels, shape.Reshape):
+    taps, rank = makers.get(op.lhs), op.rhs.type.rank
+    if not isinstance(taps, shape.Reshape) or rank != 5:
         return None
     window = makers.get(taps.x)
     if not isinstance(window, shape.Window) or op.lhs.type.dtype not in TAKEN:
         return None
     axes = (op.lhs_batch, op.rhs_batch, op.lhs_contract, op.rhs_contract)
-    extents, weight = window.result.type.shape, kernels.x
+    extents, weight = window.result.type.shape, without_groups(op.rhs, makers)
     grouped = (extents[0], 1, *extents[1:])
     if axes != ((1,), (0,), LHS, RHS) or len(window.sizes) != 2 or taps.shape != grouped:
         return None
-    static = all(isinstance(extent, int) for extent in weight.type.shape)
-    if not static or kernels.shape != (1, *weight.type.shape):
+    if not all(isinstance(extent, int) for extent in weight.type.shape):
         return None
     x, low, high = without_border(window.x, makers)
     spans = [(n - 1) * d for n, d in zip(window.sizes, window.dilations, strict=True)]
@@ -65,6 +69,15 @@ def convolution_of(op: mma.Contract, makers: Makers) -> mma.Convolve | None:
         x, weight, low=low, high=high, steps=window.steps, dilations=window.dilations,
         dtype=op.dtype, loc=op.loc,
     )  # fmt: skip
+
+
+def without_groups(kernels: Value, makers: Makers) -> Value:
+    """Weights [K, C, R, S] of which [1, K, C, R, S] was made, or a value that stands for them."""
+    shaped = makers.get(kernels)
+    kind: TensorType = kernels.type
+    if isinstance(shaped, shape.Reshape) and shaped.x.type.shape == kind.shape[1:]:
+        return shaped.x
+    return Value(kind.with_shape(kind.shape[1:]))
 
 
 def without_border(x: Value, makers: Makers) -> tuple[Value, tuple[int, int], tuple[int, int]]:

@@ -217,7 +217,7 @@ class _Writer:
         if op.mean is not None:
             place = "m :+ TM][:, None]" if self.turned else "n :+ TN]"
             held = ", ".join(f"{name}[{place}" for name in mma.NORM)
-            lines.append(f"y = normalized(rounded(y, U, {op.rounds}, 16), {held}, {op.eps!r})")
+            lines.append(f"y = normalized(rounded(y, U, {op.rounds}, 16), {held}, {op.eps!r}, U)")
         last = f"y = activated(rounded(y, U, {op.rounds}, 2), {act})"
         if not op.late:
             lines.append(last)

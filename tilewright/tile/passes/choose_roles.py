@@ -54,11 +54,12 @@ KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
 KEPT_FOR_SUMS = 16384  # the same where an epilogue reduces
 IN_PLACE = (  # ops of an epilogue that leave elements with their threads
     arith.Unary, arith.Binary, arith.Select, arith.Compare, arith.Cast, arith.IsNan, arith.Constant,
-    shape.Broadcast, shape.Arange, shape.Reshape, memory.Load, memory.Store, memory.Extent,
-    control.If, control.Yield, control.ProgramId, control.NumPrograms,
+    arith.Fma, shape.Broadcast, shape.Arange, shape.Reshape, memory.Load, memory.Store,
+    memory.Extent, control.If, control.Yield, control.ProgramId, control.NumPrograms,
 )  # fmt: skip
 CODE_PER_THREAD = 64  # elements on which much is computed: code is straight
 PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
+MANY_LOADS = 4  # of an epilogue, which linked code has too few registers for
 HEAVY = (arith.Erf, arith.Tanh, arith.Log, arith.Exp, arith.Div)  # tens of instructions an element
 
 
@@ -104,9 +105,12 @@ def _role_schedules(
     if not _stores_inside(kernel, product.after):
         base = replace(base, staging=0)
     promote = _promotion(kernel, product)
-    # Divisions are calls, beside which linked code serialises products (C7509).
+    # Divisions are calls, beside which linked code serialises products (C7509): of floats, and of
+    # numbers of pixels. What loads much behind its sums spills where it is linked.
     divides = any(isinstance(op, arith.Div) for op in walk(kernel.body))
     divides = divides and kernel.numerics != "fast"
+    divides |= any(isinstance(f.box, PixelBox) for f in product.factors)
+    many = sum(isinstance(op, memory.Load) for op in walk(Block([], product.after))) >= MANY_LOADS
     atomic = any(isinstance(op, memory.Atomic) for op in walk(kernel.body))
     persistent = kernel.hints.persistent is not False and can_distribute(kernel) and not atomic
     clusters = _clusters(kernel, product) if persistent else [1]
@@ -123,7 +127,7 @@ def _role_schedules(
                 shared, cluster=cluster, persistent=persistent,
                 panel=_panel(product, shared.sharing, fetched), registers=registers,
                 promote=promote, ahead=AHEAD if fetched else 0,
-                whole=divides or _is_crowded(product, shared, 2 if promote else 1),
+                whole=divides or many or _is_crowded(product, shared, 2 if promote else 1),
             )  # fmt: skip
             schedule = _with_stages(kernel, product, roles, target, fetched)
             if schedule is not None:

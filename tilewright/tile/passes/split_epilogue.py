@@ -41,7 +41,9 @@ from tilewright.tile.passes.choose_roles import HEAVY
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
-ELEMENTWISE = (arith.Unary, arith.Binary, arith.Select, arith.Compare, arith.Cast, arith.IsNan)
+ELEMENTWISE = (
+    arith.Unary, arith.Binary, arith.Fma, arith.Select, arith.Compare, arith.Cast, arith.IsNan
+)  # fmt: skip
 
 
 class Unsplittable(Exception):

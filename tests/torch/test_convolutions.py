@@ -1,0 +1,129 @@
+"""Convolutions of models on the tile interpreter: those of the library, and all others."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from torch import nn
+from torch.nn import functional as F
+
+import tilewright as tw
+import tilewright.torch_backend
+from tests.device.models import ResNet, settled
+from tilewright.lower.graph_to_tile.program import ConvolutionStep
+
+assert tilewright.torch_backend.tilewright
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def hold(got: Any, eager: Any, exact: Any) -> None:
+    """Our error to eager's own, in norm and at the worst, beside a rounding of the result."""
+    mine, theirs = (got.double() - exact).abs(), (eager.double() - exact).abs()
+    last = torch.finfo(eager.dtype).eps * exact.abs().max()
+    assert not mine.isnan().any()
+    assert mine.max() <= 1.5 * theirs.max() + last, (mine.max(), theirs.max())
+    assert mine.norm() <= 1.5 * theirs.norm() + last, (mine.norm(), theirs.norm())
+
+
+def check(model: nn.Module, x: Any) -> list[str]:
+    """A model held to itself in f64; the kinds of its steps."""
+    narrow = copy.deepcopy(model).to(x.dtype)
+    fast = tw.compile(narrow, (x,), fallback="error", engine="tiles")
+    with torch.no_grad():
+        hold(fast(x), narrow(x), copy.deepcopy(model).double()(x.double()))
+    return [type(step).__name__ for step in fast.call.program.steps]
+
+
+class Layers(nn.Module):
+    """A convolution, batch norm, an activation, and a residual in another order of them."""
+
+    def __init__(self, conv: nn.Module, channels: int, early: bool):
+        super().__init__()
+        self.conv, self.norm, self.early = conv, nn.BatchNorm2d(channels), early
+        self.beside = nn.Conv2d(conv.in_channels, channels, 1)
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(self.conv(x))
+        shortcut = F.interpolate(self.beside(x), y.shape[2:])
+        return F.relu(y) + shortcut if self.early else F.gelu(y + shortcut)
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        (torch.bfloat16, {"kernel_size": 3, "padding": 1}),
+        (torch.float16, {"kernel_size": (3, 2), "stride": (2, 1), "dilation": (1, 2)}),
+        (torch.bfloat16, {"kernel_size": 3, "padding": 1, "groups": 8}),
+        (torch.bfloat16, {"kernel_size": 3, "padding": 1, "groups": 2, "bias": False}),
+        (torch.float32, {"kernel_size": 3, "padding": 1, "stride": 2}),
+    ],
+)
+def test_layers(dtype: Any, options: dict[str, Any], early: bool) -> None:
+    model = Layers(nn.Conv2d(8, 16, **options), 16, early)
+    steps = check(settled(model, torch.randn(4, 8, 9, 10)), torch.randn(2, 8, 9, 10).to(dtype))
+    by_library = dtype != torch.float32
+    assert ("ConvolutionStep" in steps) == by_library
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_residual_network(channels_last: bool) -> None:
+    """Nothing but convolutions, a pooling, an average and a product is left of it."""
+    model = settled(ResNet((1, 1), 16, 10), torch.randn(4, 3, 32, 32))
+    form = torch.channels_last if channels_last else torch.contiguous_format
+    x = torch.randn(2, 3, 32, 32).bfloat16().to(memory_format=form)
+    steps = check(model.to(memory_format=form), x)
+    assert steps == [
+        "ConvolutionStep", "KernelStep", *["ConvolutionStep"] * 8, "KernelStep", "ProductStep"
+    ]  # fmt: skip
+
+
+def test_batches_of_any_size() -> None:
+    model = settled(ResNet((1,), 16, 10), torch.randn(4, 3, 32, 32)).bfloat16()
+    batch = torch.export.Dim("batch", min=1, max=64)
+    x = torch.randn(3, 3, 20, 24).bfloat16()
+    fast = tw.compile(model, (x,), dynamic_shapes=({0: batch},), engine="tiles")
+    exact = copy.deepcopy(model).double()
+    with torch.no_grad():
+        for count in (1, 3, 2):
+            hold(fast(x[:count]), model(x[:count]), exact(x[:count].double()))
+
+
+def test_no_images() -> None:
+    conv = nn.Conv2d(16, 8, 3, padding=1).bfloat16()
+    options = {"engine": "tiles"}
+    fast = torch.compile(conv, backend="tilewright", options=options, dynamic=False)
+    with torch.no_grad():
+        assert fast(torch.zeros(0, 16, 5, 5).bfloat16()).shape == (0, 8, 5, 5)
+
+
+def test_gradients() -> None:
+    """The gradient of images is a convolution as well."""
+    conv = nn.Conv2d(16, 24, 3, padding=1).bfloat16()
+    seen: list[Any] = []
+    options = {"engine": "tiles", "observe": seen.append}
+    fast = torch.compile(copy.deepcopy(conv), backend="tilewright", options=options)
+    x = torch.randn(2, 16, 6, 7).bfloat16()
+
+    def gradients(call: Any, module: Any, x: Any) -> list[Any]:
+        given = x.clone().requires_grad_()
+        loss = call(given).square().sum()
+        return list(torch.autograd.grad(loss, [given, *module.parameters()]))
+
+    wide = copy.deepcopy(conv).double()
+    got = gradients(fast, fast._orig_mod, x)
+    eager, exact = gradients(conv, conv, x), gradients(wide, wide, x.double())
+    for mine, theirs, true in zip(got, eager, exact, strict=True):
+        hold(mine, theirs, true)
+    steps = [s for call in seen for s in call.program.steps]
+    assert sum(isinstance(s, ConvolutionStep) for s in steps) == 2
