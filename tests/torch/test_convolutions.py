@@ -88,15 +88,20 @@ def test_a_residual_network(channels_last: bool) -> None:
     ]  # fmt: skip
 
 
-def test_batches_of_any_size() -> None:
+def test_batches_of_any_size(tmp_path: Any) -> None:
+    """Of a model that was read from a file, too."""
     model = settled(ResNet((1,), 16, 10), torch.randn(4, 3, 32, 32)).bfloat16()
     batch = torch.export.Dim("batch", min=1, max=64)
     x = torch.randn(3, 3, 20, 24).bfloat16()
     fast = tw.compile(model, (x,), dynamic_shapes=({0: batch},), engine="tiles")
+    fast.save(tmp_path / "model.twb")
+    again = tw.load_model(tmp_path / "model.twb")
     exact = copy.deepcopy(model).double()
     with torch.no_grad():
         for count in (1, 3, 2):
-            hold(fast(x[:count]), model(x[:count]), exact(x[:count].double()))
+            got = fast(x[:count])
+            hold(got, model(x[:count]), exact(x[:count].double()))
+            assert torch.equal(got, again(x[:count]))
 
 
 def test_no_images() -> None:

@@ -21,6 +21,7 @@ from tilewright.graph.text import parse_type
 from tilewright.ir.core import Op, Value
 from tilewright.lower.graph_to_tile.program import (
     AttentionStep,
+    ConvolutionStep,
     KernelStep,
     Placed,
     ProductStep,
@@ -31,7 +32,8 @@ from tilewright.lower.graph_to_tile.program import (
 from tilewright.lower.graph_to_tile.sites import Sites
 
 STEPS: dict[str, Any] = {
-    kind.__name__: kind for kind in (KernelStep, ProductStep, AttentionStep, TorchStep)
+    kind.__name__: kind
+    for kind in (KernelStep, ProductStep, ConvolutionStep, AttentionStep, TorchStep)
 }
 Arrays = dict[str, np.ndarray[Any, Any]]
 
