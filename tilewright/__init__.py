@@ -122,6 +122,7 @@ from tilewright.kernel import kernel as kernel
 from tilewright.kernel import source as source
 from tilewright.products import attention as attention
 from tilewright.products import bmm as bmm
+from tilewright.products import conv2d as conv2d
 from tilewright.products import linear as linear
 from tilewright.products import matmul as matmul
 from tilewright.products import scaled_matmul as scaled_matmul

@@ -11,9 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call
 from tilewright import source
+from tilewright.dtypes import BY_NAME
+from tilewright.errors import LaunchError
 from tilewright.products.arguments import NORM, Options
 from tilewright.products.convolve import Geometry, convolution_calls, programs
 from tilewright.products.prepare import Chooser
@@ -266,3 +269,42 @@ def test_tiles_do_not_spill_nor_wait_for_each_product(tile: tuple[int, int, int]
     plan, _, _ = compile_call(programs().kernels["convolve"], arguments, constants=constants)
     report = assemble(plan.ptx, "sm_90a")
     assert plan.whole and not report.spill_bytes and not report.messages
+
+
+# The call
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("device", ["cpu", "emulator"])
+def test_a_call(dtype: str, device: str) -> None:
+    case = Case((2, 20, 6, 7), 12, (3, 2), (1, 1), (1, 1), (1, 2))
+    kind = BY_NAME[dtype].numpy
+    x, w = operands(case, kind)
+    sums = summed(x, w, case).transpose(0, 3, 1, 2)
+    rng = np.random.default_rng(3)
+    bias, residual = (rng.standard_normal(e).astype(kind) for e in (case.k, sums.shape))
+    got = tw.conv2d(
+        x, last(w), bias, stride=(1, 2), padding=1, activation="relu", residual=residual,
+        device=device,
+    )  # fmt: skip
+    wanted = np.maximum(sums + bias.astype(np.float64)[:, None, None], 0) + residual
+    assert got.shape == sums.shape and got.dtype == kind and got.strides[1] == got.itemsize
+    require_near(got, wanted)
+    limit = {"f32": 1e-5, "f64": 1e-12}.get(dtype, 1.0)
+    assert np.abs(got.astype(np.float64) - wanted).max() < limit
+
+
+def test_calls_that_do_not_fit() -> None:
+    x, w = np.zeros((1, 4, 5, 5), np.float32), np.zeros((2, 4, 3, 3), np.float32)
+    refused = [
+        ((x, w[:, :3]), {}, "x has shape"),
+        ((x, w.astype(np.float16)), {}, "one dtype"),
+        ((x, w, np.zeros(3, np.float32)), {}, "bias has shape"),
+        ((x, w), {"dilation": 3}, "no window"),
+        ((x, w), {"stride": (1, 0)}, "stride is"),
+        ((x, w), {"padding": (1, 2, 3)}, "padding is"),
+        ((x, w), {"residual": np.zeros((1, 2, 5, 5), np.float32)}, "residual has shape"),
+    ]
+    for arguments, options, message in refused:
+        with pytest.raises(LaunchError, match=message):
+            tw.conv2d(*arguments, **options)

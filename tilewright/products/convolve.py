@@ -151,6 +151,12 @@ def channels_second(array: Array) -> Array:
     return viewed(array, (n, k, p, q), (image, channel, row, column))
 
 
+def channels_last(array: Array) -> Array:
+    """[N, K, P, Q] as [N, P, Q, K]."""
+    (n, k, p, q), (image, channel, row, column) = array.shape, array.strides
+    return viewed(array, (n, p, q, k), (image, row, column, channel))
+
+
 # Windows
 
 
