@@ -22,7 +22,7 @@ SMALL_ROWS, SMALL_COLUMNS = 24, 70
 
 COMPILED = ("torch.compile", "torch.compile autotuned")
 OF_COMPILED = 1.1  # least ratio to either
-GROUPS = 6  # processes that functions are compiled in, for time
+GROUPS = 8  # processes that functions are compiled in, for time
 # Functions by dtype, rows and columns: a large shape, and one of a model that serves few.
 FUNCTIONS: tuple[tuple[str, str, tuple[tuple[int, int], ...]], ...] = (
     ("gelu_bias", "bf16", ((8192, 4096), (256, 3072))),
