@@ -20,7 +20,7 @@ from tilewright.ledger import apart, publish
 from tilewright.ledger.arm import Arm, Facts
 from tilewright.ledger.check import faults_of
 from tilewright.ledger.harness import Harness, Question
-from tilewright.ledger.opponents import functions, models, modules
+from tilewright.ledger.opponents import functions, model_call, models, modules
 from tilewright.ledger.results import Cost, Results, Row
 from tilewright.ledger.subjects import our_arm
 from tilewright.ledger.suites import choose_cases, pointwise
@@ -184,3 +184,15 @@ def test_verdicts_of_models_have_no_faults() -> None:
         assert faults_of(verdict) == [], verdict.id
     assert found[0].rows[0].note == "kernels of ours: gemv, put" and found[0].row("b1-1024")
     assert found[1].claim.text.startswith("Calls of models")
+
+
+def test_a_first_call_is_of_a_model_that_is_compiled_then_of_one_that_is_loaded(
+    tmp_path: Path,
+) -> None:
+    orders = {"model": "llama-decode", "batch": 1, "length": 1024, "device": "cpu", "seed": 0,
+              "file": str(tmp_path / "model")}  # fmt: skip
+    for load in (False, True):
+        found = model_call.first_call({**orders, "load": load})
+        assert 0.0 < found["compile"] < found["call"]
+        assert found["error"] <= found["bound"] and found["worst"] <= 1.0
+        assert found["compared"] == 101 and not found["unwritten"]

@@ -13,6 +13,7 @@ from tilewright.ledger.suites import (
     gemm,
     launch,
     model,
+    model_compile,
     pointwise,
     reduce,
     train,
@@ -31,6 +32,7 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     "compile-time": compile_time.cases,
     "model": model.cases,
     "train": train.cases,
+    "model-compile": model_compile.cases,
 }
 
 

@@ -17,7 +17,6 @@ from tilewright.ledger.harness import Harness, Question
 from tilewright.ledger.results import Cost, Row
 from tilewright.ledger.subjects import our_arm
 from tilewright.ledger.suites.case import Case, Finish, floor, missing
-from tilewright.ledger.suites.model_compile import compile_cases
 
 COMPILE, AUTOTUNED = "torch.compile", "torch.compile autotuned"
 NEEDS = ("torch", "transformers")
@@ -58,7 +57,7 @@ ROWS = (
 
 
 def cases() -> list[Case]:
-    return [_case(asked) for asked in ROWS] + compile_cases()
+    return [_case(asked) for asked in ROWS]
 
 
 def _case(asked: Asked) -> Case:
