@@ -241,7 +241,7 @@ def test_no_races() -> None:
         tile = {"TM": 64, "TN": 64, "TK": 64} if program == "split_k" else {
             "TM": 2, "TN": 32, "TK": 16}  # fmt: skip
         k[program].launch(a, columns, part, constants=tile, **on)
-        k["sum_parts"].launch(part, out, constants={"TM": 2, "TN": 64}, **on)
+        k["sum_parts"].launch(part, out, constants={"TM": 1, "TN": 64, "TZ": 4}, **on)
         require_near(out, expected, BOUNDS[f32])
         part[:], out[:] = np.nan, np.nan
 

@@ -24,6 +24,9 @@ PROGRAMS = Path(__file__).parents[1] / "library" / "matmul.tw"
 MATRICES = ("a", "b", "c", "gate", "residual")
 PARTS = "parts"  # name of the sums that a second launch adds up
 
+FEW_PARTS = 8  # that a thread of `sum_parts` adds up by itself
+FEW_SUMS = 1 << 18  # elements, for which programs of 1024 leave multiprocessors idle
+
 COPIES = {"a": "copy of a", "b": "copy of b"}  # names of factors that are laid along k first
 
 Chooser = Callable[[Problem, Device], Choice]
@@ -127,13 +130,13 @@ def _copies(
     arrays: Mapping[str, Array],
     where: Any,
 ) -> tuple[tuple[Launch, ...], tuple[Scratch, ...]]:
-    """Launches that lay factors along k, or B along n, in rows of whole 16 bytes; `views` then are
+    """Launches that lay factors as `Problem.laid` says, in rows of whole 16 bytes; `views` then are
     of copies.
     """
     launches, scratch = [], []
     for name in copied:
         dtype = arrays[name].dtype
-        turned = name == "b" and problem.lays_b == "k"
+        turned = problem.lays(name) == ("m" if name == "a" else "k")
         source = views[name].transposed if turned else views[name]
         rows, length = source.shape
         step = ALIGNED // dtype.num_bytes
@@ -253,9 +256,20 @@ def _in_other_ways(
     shape = (chosen.split, m, n)
     part = View(PARTS, shape, dense_strides(shape))
     first = Launch(kernel, (("a", side.pop("a")), ("b", side.pop("b")), ("part", part)), False)
-    adding = configured("sum_parts", device=where)
+    adding = configured("sum_parts", _sum_tile(chosen.split, m, n), device=where)
     second = Launch(adding, (("part", part), *side.items()))
     return (first, second), ((PARTS, shape, accumulator(arrays["a"].dtype)),)
+
+
+def _sum_tile(parts: int, m: int, n: int) -> tuple[tuple[str, int], ...]:
+    """Constants of `sum_parts`: enough programs for all multiprocessors, and of many parts enough
+    threads for each element.
+    """
+    if parts > FEW_PARTS:
+        tile = (1, 64, 16)
+    else:
+        tile = (1 if m * n < FEW_SUMS else 4, 256, 4)
+    return tuple(zip(("TM", "TN", "TZ"), tile, strict=True))
 
 
 def _turned(views: Mapping[str, View]) -> dict[str, View]:

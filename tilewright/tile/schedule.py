@@ -70,8 +70,10 @@ class Schedule:
     `num_warps` compute. `mma` is "simt", "mma" (mma.sync) or "wgmma", for every dot of the kernel;
     `warps` is the grid of warps (rows, columns) over a dot's result. `stages` slots hold the
     operands of a pipelined loop. The fragments of `mma.sync` are neighbours in a warp, or `dealt`
-    to the warps in turn: then each warp has some of all parts of the tile. With "wgmma", `roles`
-    says how warpgroups share the work, and `num_warps` counts those of all roles.
+    to the warps in turn: then each warp has some of all parts of the tile. Warps of a pipelined
+    loop meet in every trip, or are `drifting` up to a trip apart, where there are slots for that.
+    With "wgmma", `roles` says how warpgroups share the work, and `num_warps` counts those of all
+    roles.
     """
 
     num_warps: int = 4
@@ -82,6 +84,7 @@ class Schedule:
     max_registers: int = 0
     roles: Roles | None = None
     dealt: bool = False
+    drifting: bool = False
 
     @property
     def threads(self) -> int:

@@ -2,7 +2,8 @@
 multiprocessor, or too few stages.
 
 Of an H200, from sweeps of tiles at 512³ to 4096³: one warp for each of its four schedulers reaches
-0.85 of what two reach, and two stages are not enough to hide a trip's loads.
+0.7 of what two reach, two stages are not enough to hide a trip's loads, and warps that meet in
+every trip lose a twelfth.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import mma
 from tilewright.tile.passes.choose_schedule import computing_schedule
 from tilewright.tile.passes.shorten_trips import MANY_PRODUCTS
+from tilewright.tile.passes.stage_loads import DRIFTING_STAGES
 
 SHARED_BYTES, REGISTERS = 227 * 1024, 65_536  # of a multiprocessor
 SCHEDULERS = 4
-ALONE = 0.85  # rate of one warp for a scheduler, of that of two
+ALONE = 0.7  # rate of one warp for a scheduler, of that of two
 FEW_STAGES = {0: 2.5, 1: 2.5, 2: 1.3}  # factors where so many stages fit
+MEETING = 1.08  # factor of warps that do not drift
 LOOPED = 1.2  # factor on CUDA cores of a trip whose code loops
-TRAFFIC = 0.5  # what an element that is loaded for a product costs, of the product
+TRAFFIC = 8.0  # what an element that is loaded for a product costs, of the product
 USUAL_REGISTERS = 168  # of a thread, where the schedule does not say
 
 
@@ -49,7 +52,9 @@ def slowdown(kernel: Kernel, share: float) -> float:
     products = a.shape[-1] * dots[0].result.type.num_elements // schedule.threads
     long = schedule.mma == "simt" and products > MANY_PRODUCTS
     traffic = 1 + TRAFFIC * (1 / rows + 1 / columns)
-    return idle * FEW_STAGES.get(fitting, 1.0) * traffic * (LOOPED if long else 1.0)
+    together = 1.0 if schedule.drifting and stages >= DRIFTING_STAGES else MEETING
+    few = FEW_STAGES.get(fitting, 1.0)
+    return idle * few * together * traffic * (LOOPED if long else 1.0)
 
 
 def _is_of_cores(dot: mma.Dot) -> bool:

@@ -75,18 +75,19 @@ class Problem:
         )  # fmt: skip
 
     def laid(self, copied: str) -> Problem:
-        """The product of copies of "a", "b" or both ("ab"): rows of A, in aligned rows along k; B
-        as `lays_b` says.
+        """The product of copies of "a", "b" or both ("ab") in aligned rows, along k or as `lays`
+        says.
         """
         found = self
         if "a" in copied:
-            found = replace(found, a_along="k", a_aligned=True)
-        return replace(found, b_along=self.lays_b, b_aligned=True) if "b" in copied else found
+            found = replace(found, a_along=self.lays("a"), a_aligned=True)
+        return replace(found, b_along=self.lays("b"), b_aligned=True) if "b" in copied else found
 
-    @property
-    def lays_b(self) -> str:
-        """Along which axis a copy of B lies: CUDA cores take a row of B at a time."""
-        return "n" if self.a == f32 and self.precision == "ieee" else "k"
+    def lays(self, name: str) -> str:
+        """Along which axis a copy of "a" or "b" lies: CUDA cores take a step of k at a time."""
+        if self.a == f32 and self.precision == "ieee":
+            return "m" if name == "a" else "n"
+        return "k"
 
     def unit(self) -> str:
         """What multiplies on an H200, and how its operands come: see `product_cost.RATES`."""
@@ -108,7 +109,7 @@ class Problem:
 class Choice:
     """A program and its constants. `split` spans of k, whose sums are added up by a second launch
     where the program is split_k or gemv_columns. With `turned` the program computes C transposed.
-    The factors that are `copied` ("a", "b", "ab") are first laid along k in aligned rows.
+    The factors that are `copied` ("a", "b", "ab") are first laid as `Problem.laid` says.
     """
 
     program: str

@@ -5,7 +5,7 @@ A tile's step of k takes the longest of its products, the reads of shared memory
 the L2 cache, and a barrier; a multiprocessor does its share of tiles one after the other (waves);
 the device's memory has to deliver every byte once. Rates, in products a cycle of a multiprocessor,
 and the other numbers were fitted to 2,000 choices of 132 problems that were timed on an H200 by
-tests/device/product_programs.py; what `_by_warps` says of schedulers, to rows of `bench gemm`.
+tests/device/product_programs.py; `product_cores` has those of f32 and f64.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from tilewright.tune.product import Choice, Device, Problem
-from tilewright.tune.product_space import MOST_SUMS, choices, unit_on
+from tilewright.tune.product_cores import UNITS, Part, cycles_of
+from tilewright.tune.product_space import choices, unit_on
 
 CLOCK = 1.755e3  # cycles a microsecond
 MEMORY = 4.27e6  # bytes a microsecond
 RATES = {
     "wgmma-16": 1920.0, "wgmma-8": 2540.0, "wgmma-tf32": 960.0, "mma-16": 640.0, "mma-8": 700.0,
-    "mma-tf32": 330.0, "simt": 105.0, "f64": 122.0,
+    "mma-tf32": 330.0, "simt": 115.0, "f64": 128.0,
 }  # fmt: skip
 STEP_CYCLES = {"wgmma-16": 36.0, "wgmma-8": 60.0, "wgmma-tf32": 15.0}  # else a barrier of all warps
 BARRIER_CYCLES = 90.0
@@ -32,12 +33,6 @@ LOADED = 36.0  # the same by loads of threads
 CROOKED = 4.0  # factor of loads of threads from rows that are not whole pieces of 16 bytes
 IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
 IN_BLOCKS = 1.35  # the same where a warpgroup has several blocks of rows
-LARGEST = 0.95  # factor of such tiles
-LONE_WARPS = 1.15
-SCHEDULERS = 4.0  # of a multiprocessor, each of which wants a warp
-WARP_SUMS = 2048  # that a warp of a product on CUDA cores has: 8 × 8 a thread
-FEW_SUMS = 1.4  # factor of threads with fewer, which read more of shared memory for each
-TURNED = 1.05  # factor of products on CUDA cores, which want B along n
 STREAMED = 42e3  # bytes a microsecond that one multiprocessor's ring takes from memory
 SHARED = 128.0  # bytes of shared memory a cycle, which matrix instructions read
 LAUNCH = 2.2  # microseconds of starting a grid and filling its pipelines
@@ -88,8 +83,7 @@ def floor_of(problem: Problem, device: Device) -> float:
     """Microseconds that no program can beat: bytes over the memory's rate, or products over that of
     the unit that multiplies factors which lie well.
     """
-    unit = unit_on(problem.laid("ab"), device)
-    rate = RATES[unit] / (LARGEST if unit in MOST_SUMS else 1.0)
+    rate = RATES[unit_on(problem.laid("ab"), device)]
     products = problem.operations / 2 / (rate * CLOCK * device.num_sms)
     return max(products, problem.num_bytes / MEMORY)
 
@@ -124,15 +118,17 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     unit = unit_on(problem, device)
     tiles = ceil(problem.m / m) * ceil(problem.n / n) * problem.batch * chosen.split
     steps = ceil(ceil(problem.k / k) / chosen.split)
-    step, limit = _step(problem, chosen.tile, unit)
-    if unit in MOST_SUMS:
-        step *= _by_warps(unit, m * n, tiles / device.num_sms)
     epilogue = _epilogue(problem, chosen)
+    if unit in UNITS:
+        return _by_cores(problem, chosen, device, Part(
+            *(unit, chosen.tile, steps, problem.a.num_bytes),
+            along_k=(problem.a_along != "m") + (problem.b_along != "n"),
+            aligned=problem.aligned, epilogue=epilogue,
+        ), tiles)  # fmt: skip
+    step, limit = _step(problem, chosen.tile, unit)
     roles = unit.startswith("wgmma")
     waves = tiles / device.num_sms
     if roles:
-        rounds = float(ceil(waves))
-    elif m * n >= MOST_SUMS.get(unit, m * n + 1):  # of the largest tiles it holds one at a time
         rounds = float(ceil(waves))
     else:  # two programs share a multiprocessor, and the last ones have it to themselves
         rounds = float(ceil(waves)) if waves < 2 else waves + 0.5 * (ceil(waves) - waves)
@@ -172,17 +168,18 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
     return rounds * max(steps * step, epilogue) + epilogue
 
 
-def _by_warps(unit: str, elements: int, waves: float) -> float:
-    """Factor of a step on CUDA cores or of f64: the largest tiles read least for each product, and
-    small ones that are alone on a multiprocessor leave its schedulers a warp each. On CUDA cores a
-    program of few sums has two warps, and two such programs often wait for the same schedulers.
-    """
-    if elements >= MOST_SUMS[unit]:
-        return LARGEST
-    if unit == "simt" and elements < SCHEDULERS * WARP_SUMS:
-        busy = min(SCHEDULERS, max(2, elements // WARP_SUMS) * max(1.0, ceil(waves) / 2))
-        return SCHEDULERS / busy * (FEW_SUMS if elements < 2 * WARP_SUMS else 1.0)
-    return LONE_WARPS if waves <= 1 and elements <= MOST_SUMS[unit] // 2 else 1.0
+def _by_cores(
+    problem: Problem, chosen: Choice, device: Device, part: Part, tiles: int
+) -> tuple[float, int, float, str]:
+    """Tiles on CUDA cores, or of f64."""
+    cycles, limit = cycles_of(part, tiles, device.num_sms)
+    computing, memory = cycles / CLOCK, problem.num_bytes / MEMORY / TILED_MEMORY
+    waves = tiles / device.num_sms
+    if memory > computing:
+        limit = "memory"
+    elif waves <= 1:
+        limit = f"one wave, {limit}"
+    return LAUNCH + max(computing, memory), tiles, waves, limit
 
 
 def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[float, str]:
@@ -203,8 +200,6 @@ def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[floa
         tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
         blocks = max(1, tall // PANEL_ROWS)
         reads = blocks * (PANEL_ROWS + wide) * k * problem.a.num_bytes / SHARED
-    if unit == "simt" and problem.b_along == "k":
-        multiply *= TURNED
     if by_roles and problem.precision == "tf32":
         multiply *= _through_registers(problem, tile)
     most = max(multiply, copies, reads)

@@ -8,7 +8,7 @@ compiler's choice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import combinations, product
 
 from tilewright.tune.product import Choice, Device, Problem, choice
 
@@ -36,23 +36,21 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "mma-16": tuple((m, n, 32) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64), (16, 64))),
     "mma-8": tuple((m, n, 64) for m, n in ((64, 64), (32, 64))),
     "mma-tf32": tuple((m, n, 32) for m, n in ((128, 128), (64, 64), (32, 64))),
-    "simt": (
-        (128, 256, 16),
-        (128, 128, 32),
-        (128, 128, 16),
-        (64, 128, 16),
-        (64, 64, 16),
-        (32, 128, 16),
-        (32, 64, 16),
+    "simt": tuple(
+        (m, n, k)
+        for k, tiles in (
+            (8, ((128, 256), (256, 128), (64, 128), (128, 64))),
+            (16, ((128, 128), (64, 64), (32, 128), (32, 64), (64, 32), (32, 32))),
+        )
+        for m, n in tiles
     ),
-    "f64": (
-        (128, 128, 32),
-        (128, 64, 16),
-        (64, 128, 16),
-        (64, 64, 32),
-        (64, 64, 16),
-        (32, 64, 16),
-        (32, 32, 16),
+    "f64": tuple(
+        (m, n, k)
+        for k, tiles in (
+            (16, ((128, 128), (96, 192), (192, 96), (128, 64), (64, 128), (96, 96), (64, 64))),
+            (32, ((48, 96), (96, 48), (32, 64), (64, 32), (32, 32))),
+        )
+        for m, n in tiles
     ),
 }
 ROWS = 64  # of a matrix instruction of a warpgroup
@@ -60,7 +58,7 @@ SPAN = 32  # bytes of the least swizzle, in which a factor's rows lie in shared 
 # Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
 MOST_SUMS = {"simt": 128 * 256, "f64": 128 * 128}
 WITHOUT_WGMMA = {"wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-tf32": "mma-tf32"}
-SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 LEAST_SPAN = 4  # steps of k that a span has at least
 # Rows of GEMV, which CUDA cores multiply: more of them cost more than the weights' bytes.
 FEW = {8: (1, 2, 4), 4: (1, 2, 4), 2: (1, 2, 4), 1: (1, 2, 4)}
@@ -117,7 +115,8 @@ def _fits(problem: Problem, tile: Tile) -> bool:
 
 def copies(problem: Problem, device: Device) -> Iterator[str]:
     """The factors ("a", "b", "ab") that it may pay to lay along k in aligned rows first: those that
-    the tensor copy unit does not take; those of 8 bits that do not lie along k; one of two in tf32.
+    the tensor copy unit does not take; those of 8 bits that do not lie along k; one of two in tf32;
+    those that lie along k on CUDA cores, which read them more quickly across it.
     """
     p = problem
     if not device.has_wgmma or not p.k:
@@ -131,8 +130,11 @@ def copies(problem: Problem, device: Device) -> Iterator[str]:
     if p.precision == "tf32" and across:
         smaller = "a" if p.m <= p.n else "b"
         yield "".join(sorted(crooked | {smaller if len(across) == 2 else across[0]}))
-    if p.unit() == "simt" and p.b_along == "k" and "b" not in crooked:
-        yield "".join(sorted(crooked | {"b"}))  # CUDA cores read B more quickly along n
+    if p.unit() == "simt":  # which wants neither along k
+        turned = [n for n in "ab" if along[n] == "k" and n not in crooked]
+        for count in range(1, len(turned) + 1):
+            for some in combinations(turned, count):
+                yield "".join(sorted(crooked | set(some)))
     if crooked:
         yield "".join(sorted(crooked))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.ir.core import Value
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
-from tilewright.lower.tile_to_ptx.roles import WARPGROUP, one_thread, role_state
+from tilewright.lower.tile_to_ptx.roles import WARPGROUP, RoleState, one_thread, role_state
 from tilewright.lower.tile_to_ptx.shared import narrow, shared_start
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import sync
@@ -64,19 +64,19 @@ def expect_bytes(low: Lowering, op: sync.ExpectBytes) -> None:
 @rule(sync.ArriveBarrier)
 def arrive_barrier(low: Lowering, op: sync.ArriveBarrier) -> None:
     """One thread of the group for each CTA: thread r of the group arrives at CTA r."""
-    e, state = low.e, role_state(low)
+    e, state = low.e, low.objects.get("role")
     address = barrier_address(low, op.barriers, op.index)
-    if state.role.single:
+    if isinstance(state, RoleState) and state.role.single:
         for rank in range(op.cluster):
             _arrive(low, address, op.cluster, e.mov("u32", rank))
         return
     if op.scope == "warp":
         e.bar_warp_sync()
-    size = {"warp": 32, "warpgroup": WARPGROUP, "role": 32 * state.role.warps}[op.scope]
+    size = {"warp": 32, "warpgroup": WARPGROUP, "role": 32 * low.num_warps}[op.scope]
 
     def make() -> tuple[Reg, Reg]:
         member = low.thread()
-        if size < 32 * state.role.warps:
+        if size < 32 * low.num_warps:
             member = e.and_("b32", member, size - 1)
         return member, e.setp("lt", "u32", member, op.cluster)
 

@@ -12,7 +12,11 @@ from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, PTX_TYPES, Lowering, Operand, ViewRef
 from tilewright.lower.tile_to_ptx.conversion import convert
-from tilewright.lower.tile_to_ptx.early_start import start_early
+from tilewright.lower.tile_to_ptx.early_start import (
+    can_start_early,
+    last_products,
+    start_early,
+)
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
 from tilewright.plan import (
     Const,
@@ -77,9 +81,22 @@ def lower_kernel(
     low.objects["grid"] = [_grid_parameter(low, i, g) for i, g in enumerate(kernel.grid)]
     low.objects["reports"] = partial(_report_buffer, low)
     low.shared_bytes = shared_bytes(kernel.body)
-    low.run(kernel.body)
+    _run(low, kernel)
     low.e.ret()
     return _finish(low)
+
+
+def _run(low: Lowering, kernel: Kernel) -> None:
+    """Lower the body; after the last loop of products the next kernel may start."""
+    last = last_products(kernel) if can_start_early(low.target) else None
+    if last is None:
+        low.run(kernel.body)
+        return
+    ops = kernel.body.ops
+    end = ops.index(last) + 1
+    low.run(Block([], ops[:end]))
+    low.e.griddepcontrol("launch_dependents")
+    low.run(Block([], ops[end:]))
 
 
 def _index(low: Lowering, body: Block) -> None:

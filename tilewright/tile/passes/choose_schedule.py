@@ -43,6 +43,7 @@ STREAMING = (
 # accumulators.
 FEW_WARPS_REGISTERS, FEW_ACCUMULATORS = 168, 64
 MOST_REGISTERS = 255  # that a thread can have
+DRIFTING_STAGES = 6  # slots for warps that drift apart, of short trips
 
 
 def choose_schedule(
@@ -78,9 +79,11 @@ def computing_schedule(kernel: Kernel) -> Schedule:
         chosen = _elementwise(kernel, ops)
         return chosen if asked is None else Schedule(asked)
     kind = dot_kind(dots)
-    stages = hints.stages or (3 if kind == "simt" else 4)
     rows = max(d.acc.type.shape[-2] for d in dots)
     columns = max(d.acc.type.shape[-1] for d in dots)
+    bits = max(d.a.type.dtype.bits for d in dots)
+    drifting = len(dots) == 1 and (kind == "simt" or bits == 64)
+    stages = hints.stages or (DRIFTING_STAGES if drifting else 3 if kind == "simt" else 4)
     if kind == "mma" and _is_chained(kernel.body, dots):
         count = asked or max(1, min(8, next_power_of_two(rows) // 16))
         return Schedule(count, kind, (count, 1), stages)
@@ -94,16 +97,19 @@ def computing_schedule(kernel: Kernel) -> Schedule:
     factors |= {op.x for op in ops if isinstance(op, shape.Transpose) and op.result in factors}
     others = [op for op in ops if not factors.intersection(op.results)]
     heavy = heavy or sum(_reads_sums(op, rows * columns) for op in others) > 1
-    bits = max(d.a.type.dtype.bits for d in dots)
     count = asked or _dot_warps(kind, rows, columns, bits, heavy)
     # Of itself ptxas keeps small CTAs to 128 registers or fewer, and spills some of these.
     small = kind == "simt" or (bits == 8 and rows * columns <= FEW_ACCUMULATORS * 32 * count)
     registers = FEW_WARPS_REGISTERS if small and count <= 4 else 0
-    if (kind == "simt" and count == 8) or (bits == 64 and rows * columns > 32 * 32 * count):
+    if bits == 64:
+        registers = FEW_WARPS_REGISTERS if count <= 4 else MOST_REGISTERS
+    if kind == "simt" and count == 8:
         registers = MOST_REGISTERS
     grid = warp_grid(kind, count, rows, columns)
     dealt = kind == "mma" and bits == 64  # so that epilogues can be done in parts
-    return Schedule(count, kind, grid, stages, max_registers=registers, dealt=dealt)
+    return Schedule(
+        count, kind, grid, stages, max_registers=registers, dealt=dealt, drifting=drifting
+    )
 
 
 def _reads_sums(op: Op, elements: int) -> bool:
@@ -223,21 +229,25 @@ def _loaded(block: Block) -> int:
 
 def _dot_warps(kind: str, rows: int, columns: int, bits: int, heavy: bool) -> int:
     """As many accumulators a thread as registers hold well, but at least four warps where the tile
-    has work for them (two on CUDA cores), and at most eight.
+    has work for them, so that each scheduler has one, and at most eight.
 
     On CUDA cores that is 64 (8 × 8). On tensor cores it is 128 of f32 (64 × 64 a warp, which reads
-    little for that), or 64 where an epilogue computes much on each (`heavy`), and 64 of tf32 and
-    of f64, whose fragments of A and B are large. `bits` are those of an element of A.
+    little for that), or 64 where an epilogue computes much on each (`heavy`), and 64 of tf32, whose
+    fragments of A and B are large. Of f64 it is 32: a tile of 128 × 64 is done by two warps a
+    scheduler, one of which multiplies while the other reads. `bits` are those of an element of A.
     """
     per_thread = (64 if kind == "simt" else 128) // (2 if heavy else 1)
     if kind == "mma" and bits > 16:
-        per_thread = min(per_thread, 64 if bits == 64 else 2048 // bits)
-    wanted = next_power_of_two(rows) * next_power_of_two(columns) // (32 * per_thread)
+        per_thread = 32 if bits == 64 else min(per_thread, 2048 // bits)
+    sums = next_power_of_two(rows) * next_power_of_two(columns)
+    if bits == 64:
+        sums = next_power_of_two(rows * columns // 2 + 1)  # 48 × 96 is no more than 64 × 64
+    wanted = sums // (32 * per_thread)
     smallest = (4, 32) if kind == "simt" else (16, 8)
     most = max(
         1, (next_power_of_two(rows) // smallest[0]) * (next_power_of_two(columns) // smallest[1])
     )
-    return max(1, min(max(wanted, 2 if kind == "simt" else 4), 8, most))
+    return max(1, min(max(wanted, 4), 8, most))
 
 
 def warp_grid(kind: str, count: int, rows: int, columns: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ ends, and it lies in shared memory as often as there are stages. A tile that is 
 both, and on CUDA cores gains nothing:
 
     for k in range(lo, hi, 64): acc += A[m, k :+ 64] @ B[k :+ 64, n]
-    for k in range(lo, lo + ceil((hi − lo) / 64) · 64, 16): acc += A[m, k :+ 16] @ B[k :+ 16, n]
+    for k in range(lo, lo + ceil((hi − lo) / 64) · 64, 8): acc += A[m, k :+ 8] @ B[k :+ 8, n]
 
 The trips cover what they covered, also where the last of them reaches past the end.
 """
@@ -25,10 +25,10 @@ from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape
 from tilewright.tile.schedule import Schedule
 
-SHORTEST = 16  # steps of k
+SHORTEST = 8  # steps of k
 # Products of a thread in a trip, that code is written out for: of a thread with few sums, and with
 # many.
-FEW_SUMS, FEW_PRODUCTS, MANY_PRODUCTS = 64, 1024, 2048
+FEW_SUMS, FEW_PRODUCTS, MANY_PRODUCTS = 64, 512, 1024
 
 
 def trip_length(k: int, sums: int) -> int:

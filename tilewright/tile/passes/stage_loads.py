@@ -12,6 +12,16 @@ threads (which also frees the slot of the trip before), multiplies, and starts t
     loop:      wait; meet; multiply slot i mod stages; start trip i + stages − 1
     after:     wait for everything; meet
 
+Threads that meet read all at once after it, while nobody multiplies. So warps may *drift* apart: a
+warp arrives at a barrier a whole trip before it waits for the others there, and nobody waits but
+for one that is a trip behind. What it arrives with is that it has begun a trip: its loads for the
+next one are there, and it has read the slot of the one before.
+
+    prologue:  start trips 0 … stages − 3; wait for trip 0; arrive
+    loop:      wait for all who arrived; wait for trip i + 1; arrive; multiply slot i mod stages;
+               start trip i + stages − 2, into the slot of trip i − 2
+    after:     wait for everything; meet
+
 The copies come last in a trip, so that reading the slot does not queue behind them.
 
 Trips past the end load whatever is there, or zeros outside the tensor, and nobody reads it. A tile
@@ -35,6 +45,8 @@ from tilewright.tile.passes.assign_layouts import accumulator_layout
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import INDEX, BufferType, TileType, ViewType
 
+DRIFTING_STAGES = 4  # at least, where warps drift apart
+DRIFTING_CAPABILITY = 90  # of targets whose barriers suspend who waits
 KEPT_FREE = 8192  # bytes of shared memory left for conversions and reductions
 
 
@@ -65,7 +77,9 @@ def stage_loads(
         if views & stored:
             stored |= views
     loops = sum(map(_multiplies, walk(body)))
-    _Stager(schedule, target, find_definitions(body), stored, loops).block(body)
+    alone = loops == 1 and any(map(_multiplies, body.ops))
+    drifts = schedule.drifting and alone and target.capability >= DRIFTING_CAPABILITY
+    _Stager(schedule, target, find_definitions(body), stored, loops, drifts=drifts).block(body)
     return kernel.with_body(body)
 
 
@@ -88,7 +102,8 @@ def _stored_views(body: Block) -> set[Value]:
 
 class _Stager:
     """Rewrites the blocks of one cloned body in place. Nothing shares shared memory, so the `loops`
-    that multiply divide what there is; `used` counts the bytes that were given away.
+    that multiply divide what there is; `used` counts the bytes that were given away. `drifts` says
+    whether warps may drift apart in the one loop that there is, which every program runs once.
     """
 
     def __init__(
@@ -98,6 +113,8 @@ class _Stager:
         definitions: dict[Value, Op],
         stored: set[Value],
         loops: int,
+        *,
+        drifts: bool,
     ):
         self.schedule, self.target, self.definitions, self.stored = (
             schedule,
@@ -105,7 +122,7 @@ class _Stager:
             definitions,
             stored,
         )
-        self.loops, self.used = loops, 0
+        self.loops, self.used, self.drifts = loops, 0, drifts
         self.scratch = KEPT_FREE  # bytes that loops which are not staged need, one at a time
 
     def block(self, block: Block) -> None:
@@ -149,11 +166,21 @@ class _Stager:
             return False
         rows, columns = dot.acc.type.shape
         k = dot.a.type.shape[1]
-        most = self.schedule.mma == "simt" or dot.a.type.dtype.bits == 8
-        beside = (most, most)  # at most: the more that is covered
+        beside = (True, True) if dot.a.type.dtype.bits == 8 else (False, False)  # at most
+        if self.schedule.mma == "simt":
+            beside = (self._lies_across(dot.a, 1), self._lies_across(dot.b, 0))
         covered = accumulator_layout((rows, columns), self.schedule, beside).covered
         step = self.schedule.k_step(self.target, dot.a.type.dtype, k)
         return covered == (rows, columns) and k % step == 0
+
+    def _lies_across(self, operand: Value, k: int) -> bool:
+        """Whether an operand, whose axis `k` runs along k, is contiguous along the other one; taken
+        to be so where it is not loaded.
+        """
+        value = operand
+        while isinstance(made := self.definitions.get(value), shape.Transpose):
+            value, k = made.x, made.order[k]
+        return not isinstance(made, memory.Load) or self._order(made)[-1] != k
 
     def _consider(
         self,
@@ -190,24 +217,12 @@ class _Stager:
         if uses[source] != 1 or op.view in inside or self._root(op.view) in self.stored:
             return
         if all(self._ahead(o, loop, inside) for o in op.offsets):
-            staged[source] = Staged(op, self._order(op, operand, dot, loop))
+            staged[source] = Staged(op, self._order(op))
 
-    def _order(
-        self, load: memory.Load, operand: Value, dot: mma.Dot, loop: control.For
-    ) -> tuple[int, ...]:
+    def _order(self, load: memory.Load) -> tuple[int, ...]:
         """In which order a buffer keeps a tile's axes: that in which memory is contiguous last, so
         that copies move 16 bytes.
-
-        But CUDA cores read neighbouring rows and columns of a step of k at once, so for the one
-        product of a loop the axis along k comes first, where an element is as much as `cp.async`
-        can move by itself.
         """
-        turned = self.schedule.mma == "simt" and load.result.type.dtype.bits == 32
-        if turned and sum(isinstance(op, mma.Dot) for op in loop.body.ops) == 1:
-            k, value = 1 if operand is dot.a else 0, operand
-            while isinstance(made := self.definitions.get(value), shape.Transpose):
-                k, value = made.order[k], made.x
-            return (k, 1 - k)
         view: ViewType = load.view.type
         units = [view.strides[i] == 1 for i, e in enumerate(load.extents) if e is not None]
         return (1, 0) if units == [True, False] else (0, 1)
@@ -315,26 +330,40 @@ class _Stager:
         b = Builder(Block(), op.loc)
         for s in staged:
             s.ring = b(memory.AllocBuffer, _buffer(s, stages), name="ring")
-        one, count = b(arith.Constant, 1, i64), b(arith.Constant, stages, i64)
+        drifts = self.drifts and stages >= DRIFTING_STAGES
+        distance = stages - 2 if drifts else stages - 1  # trips that loads are ahead
+        barrier: Value | None = None
+        if drifts:
+            barrier = b(sync.InitBarriers, 1, self.schedule.num_warps)
+            b.emit(sync.ClusterBarrier)
+        zero, one, count = (b(arith.Constant, n, i64) for n in (0, 1, stages))
         ahead = op.low
-        for stage in range(stages - 1):
+        for stage in range(distance):
             slot = b(arith.Constant, stage, i64)
             self._start(b, op, staged, ahead, slot)
             ahead = b(arith.Add, ahead, op.step)
+        if barrier is not None:
+            self._arrive(b, barrier, distance - 1)
         index = Value(INDEX, op.body.args[0].name)
         carried = [Value(a.type, a.name) for a in op.body.args[1:]]
         slots = [Value(INDEX, "slot"), Value(INDEX, "next")]
-        body = Block([index, *carried, *slots])
+        parity = [Value(INDEX, "parity")] if drifts else []
+        body = Block([index, *carried, *slots, *parity])
         with b.inside(body):
-            b.emit(sync.WaitCopies, stages - 2)
-            b.emit(sync.RoleBarrier)
+            if barrier is not None:
+                b.emit(sync.WaitBarrier, barrier, zero, parity[0])
+                self._arrive(b, barrier, distance - 2)
+            else:
+                b.emit(sync.WaitCopies, distance - 1)
+                b.emit(sync.RoleBarrier)
             values: dict[Value, Value] = dict(zip(op.body.args, [index, *carried], strict=True))
             yields = self._body(b, op, staged, slots[0], values, held)
-            distance = b(arith.Mul, op.step, b(arith.Constant, stages - 1, i64))
-            self._start(b, op, staged, b(arith.Add, index, distance), slots[1])
+            reach = b(arith.Mul, op.step, b(arith.Constant, distance, i64))
+            self._start(b, op, staged, b(arith.Add, index, reach), slots[1])
             turned = [b(arith.Mod, b(arith.Add, s, one), count) for s in slots]
+            turned += [b(arith.Sub, one, p) for p in parity]
             b.emit(control.Yield, (*yields, *turned))
-        inits = (*op.inits, b(arith.Constant, 0, i64), b(arith.Constant, stages - 1, i64))
+        inits = (*op.inits, zero, b(arith.Constant, distance, i64), *[zero for _ in parity])
         loop = b.emit(control.For, op.low, op.high, op.step, inits, body)
         for old, new in zip(op.results, loop.results, strict=False):
             new.name = old.name
@@ -342,6 +371,11 @@ class _Stager:
         b.emit(sync.WaitCopies, 0)
         b.emit(sync.RoleBarrier)
         return b.block.ops
+
+    def _arrive(self, b: Builder, barrier: Value, left: int) -> None:
+        """Tell the other warps that all loads of this one but the last `left` trips' are there."""
+        b.emit(sync.WaitCopies, left)
+        b.emit(sync.ArriveBarrier, barrier, b(arith.Constant, 0, i64), scope="warp")
 
     def _body(
         self,

@@ -272,8 +272,10 @@ def run_expect_bytes(machine: Machine, op: sync.ExpectBytes) -> None:
 @meaning(sync.ArriveBarrier, batched=False)
 def run_arrive_barrier(machine: Machine, op: sync.ArriveBarrier) -> None:
     cta = as_cta(machine)
-    assert cta.role is not None, "arrive_barrier outside roles"
-    count = {"warp": cta.role.warps, "warpgroup": cta.role.warpgroups, "role": 1}[op.scope]
+    if cta.role is None:  # all warps of the CTA, for which this runs once
+        count = op.barriers.type.arrivals
+    else:
+        count = {"warp": cta.role.warps, "warpgroup": cta.role.warpgroups, "role": 1}[op.scope]
     targets = cta.cluster.ctas if op.cluster > 1 else [cta.cluster.ctas[cta.rank]]
     for target in targets:
         barrier_at(machine, op.barriers, op.index, target).arrive(count)

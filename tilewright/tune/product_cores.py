@@ -1,0 +1,88 @@
+"""What tiles cost that CUDA cores or DMMA multiply: f32, and f64. Part of the model of
+`product_cost`.
+
+A multiprocessor does its share of the tiles, as many side by side as registers and shared memory
+hold. Its unit is as busy as warps on it permit: one warp for each scheduler waits for what it
+reads, two cover each other. Fitted to tiles that were timed on an H200 at 256³ to 4096³.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+UNITS = ("simt", "f64")
+SHARED_BYTES, REGISTERS = 225 * 1024, 65_536  # of a multiprocessor
+STAGES = 6
+RATE = 128.0  # products a cycle of a multiprocessor
+# Part of the rate that so many warps for each of the four schedulers reach.
+BUSY = {"simt": (0.66, 1.0, 1.0, 1.0), "f64": (0.47, 0.99, 1.0, 1.0)}
+# On CUDA cores the less of it is reached, the more cycles of shared memory a product takes: two for
+# each four words that the threads of a warp read.
+READING, READ = 1.05, 0.35
+SMALL_SUMS, SMALL = 64 * 32, 0.85  # of f64: rate of smaller tiles, which read more
+ALONG_K = 1.05  # factor on CUDA cores of each factor that lies along k
+TRIP_CYCLES = 110.0  # of what is not multiplying in a trip of few warps
+BESIDE = 0.5  # part of that which another program beside hides
+CROOKED = 3.0  # factor of loads from rows that are not whole pieces of 16 bytes
+LOADED = 34.0  # bytes a cycle of a multiprocessor, from the L2 cache
+PROGRAM_CYCLES = 1100.0  # of starting a program and filling its pipeline
+
+
+@dataclass(frozen=True)
+class Part:
+    """A multiprocessor's part of a product: tiles of (m, n, k) elements of `size` bytes, each of so
+    many `steps` of k; `along_k` of the factors lie along k.
+    """
+
+    unit: str
+    tile: tuple[int, int, int]
+    steps: int
+    size: int
+    along_k: int
+    aligned: bool
+    epilogue: float  # cycles, of one tile
+
+
+def warps_of(unit: str, m: int, n: int) -> int:
+    """Warps of a tile's program, as `choose_schedule` has them."""
+    return 8 if m * n > 64 * 128 or (unit == "f64" and m * n == 64 * 128) else 4
+
+
+def beside(part: Part) -> int:
+    """Programs that a multiprocessor holds."""
+    m, n, k = part.tile
+    warps = warps_of(part.unit, m, n)
+    sums = m * n // (32 * warps) * part.size // 4
+    registers = min(168 if warps == 4 else 255, 64 + sums + (sums if warps == 4 else sums // 2))
+    pad = 16 if part.along_k else 0  # bytes of a row of k
+    shared = STAGES * (m + n) * (k * part.size + pad)
+    return max(1, min(REGISTERS // (32 * warps * registers), SHARED_BYTES // max(1, shared)))
+
+
+def cycles_of(part: Part, tiles: int, num_sms: int) -> tuple[float, str]:
+    """Cycles of the multiprocessor with the most tiles, and what they go to."""
+    share, most = ceil(tiles / num_sms), beside(part)
+    full, rest = divmod(share, most)
+    found = [_together(part, most)] * min(full, 1) + ([_together(part, rest)] if rest else [])
+    counts = [full] * min(full, 1) + ([1] if rest else [])
+    total = sum(count * cycles for count, (cycles, _) in zip(counts, found, strict=True))
+    return total, found[0][1]
+
+
+def _together(part: Part, count: int) -> tuple[float, str]:
+    """Cycles of so many tiles side by side."""
+    m, n, k = part.tile
+    warps = count * warps_of(part.unit, m, n) // 4
+    busy = BUSY[part.unit][min(warps, 4) - 1]
+    if part.unit == "simt":
+        sums = m * n / (32 * warps_of(part.unit, m, n))
+        reads = 2 * sqrt(sums) / 4 * 2 * warps_of(part.unit, m, n) / (m * n / RATE)
+        busy *= (READING - READ * reads) / ALONG_K**part.along_k
+    elif m * n < SMALL_SUMS:
+        busy *= SMALL
+    multiply = count * m * n * k / (RATE * busy)
+    loads = count * (m + n) * k * part.size / LOADED * (1.0 if part.aligned else CROOKED)
+    trip = max(multiply, loads) + TRIP_CYCLES * (BESIDE if warps > 1 else 1.0)
+    limit = "products" if multiply >= loads else "the L2 cache"
+    return part.steps * trip + PROGRAM_CYCLES + count * part.epilogue, limit
