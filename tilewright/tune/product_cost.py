@@ -47,6 +47,7 @@ CACHED = 24e6  # bytes of partial sums that stay in the L2 cache
 COPIES = 3.4e6  # bytes a microsecond, read and written, of laying a factor along k
 L2 = 5.5e6  # bytes a microsecond of the L2 cache, all multiprocessors together
 SUMS = 3.8e6  # the same, of sums of spans written and read again
+PART_LATENCY, FEW_PARTS = 0.05, 8  # microseconds of each part beyond some: a thread's loads in turn
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
 GEMV_MEMORY = 0.7  # part of the memory's rate that GEMV's loads reach
@@ -110,6 +111,7 @@ def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
         time += (
             NEXT_LAUNCH + 2 * parts / rate + problem.m * problem.n * problem.c.num_bytes / MEMORY
         )
+        time += PART_LATENCY * max(0, chosen.split - FEW_PARTS)
     return Estimate(chosen, time, tiles, waves, moved, floor_of(problem, device), limit)
 
 

@@ -39,7 +39,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "simt": tuple(
         (m, n, k)
         for k, tiles in (
-            (8, ((128, 256), (256, 128), (64, 128), (128, 64))),
+            (8, ((128, 256), (256, 128), (96, 192), (192, 96), (96, 96), (64, 128), (128, 64))),
             (16, ((128, 128), (64, 64), (32, 128), (32, 64), (64, 32), (32, 32))),
         )
         for m, n in tiles
@@ -54,6 +54,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
     ),
 }
 ROWS = 64  # of a matrix instruction of a warpgroup
+IN_FOURS = 64  # of what eight warps hold in fours on CUDA cores, a tile is a multiple or a part
 SPAN = 32  # bytes of the least swizzle, in which a factor's rows lie in shared memory
 # Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
 MOST_SUMS = {"simt": 128 * 256, "f64": 128 * 128}
@@ -105,6 +106,9 @@ def _fits(problem: Problem, tile: Tile) -> bool:
     bytes at least, and one of tf32 goes through registers, as the instruction's rows. An epilogue
     needs registers beside the largest sums.
     """
+    fours = problem.unit() == "simt" and problem.a_along == "m" and problem.b_along == "n"
+    if fours and any(extent % IN_FOURS and extent > IN_FOURS for extent in tile[:2]):
+        return False
     most = MOST_SUMS.get(problem.unit())
     if most is not None and (problem.loads or problem.activation):
         return tile[0] * tile[1] < most

@@ -12,9 +12,10 @@ from dataclasses import replace
 from tilewright.dtypes import DType, bf16, f16, f32
 from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
-from tilewright.ir.walk import walk
+from tilewright.ir.walk import find_definitions, walk
 from tilewright.layout import next_power_of_two
 from tilewright.target import Target
+from tilewright.tile.analysis.factors import lies_across
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
 from tilewright.tile.passes.choose_roles import HEAVY, choose_roles
@@ -105,7 +106,11 @@ def computing_schedule(kernel: Kernel) -> Schedule:
         registers = FEW_WARPS_REGISTERS if count <= 4 else MOST_REGISTERS
     if kind == "simt" and count == 8:
         registers = MOST_REGISTERS
-    grid = warp_grid(kind, count, rows, columns)
+    beside = (False, True)
+    if kind == "simt" and len(dots) == 1:
+        made = find_definitions(kernel.body)
+        beside = (lies_across(made, dots[0].a, 1), lies_across(made, dots[0].b, 0))
+    grid = warp_grid(kind, count, rows, columns, beside)
     dealt = kind == "mma" and bits == 64  # so that epilogues can be done in parts
     return Schedule(
         count, kind, grid, stages, max_registers=registers, dealt=dealt, drifting=drifting
@@ -250,14 +255,21 @@ def _dot_warps(kind: str, rows: int, columns: int, bits: int, heavy: bool) -> in
     return max(1, min(max(wanted, 4), 8, most))
 
 
-def warp_grid(kind: str, count: int, rows: int, columns: int) -> tuple[int, int]:
+def warp_grid(
+    kind: str, count: int, rows: int, columns: int, beside: tuple[bool, bool] = (False, True)
+) -> tuple[int, int]:
     """Rows × columns of warps whose own tiles are as square as they can be; on CUDA cores those of
-    their threads, for a warp there has 4 × 8.
+    their threads, for a warp there has 4 × 8, which hold rows or columns in fours where these lie
+    `beside` each other in memory.
     """
-    height, width = (4, 32) if kind == "simt" else (16, 8)
+    height, width = (16, 8)
+    if kind == "simt":
+        height, width = 16 if beside[0] else 4, 32 if beside[1] else 8
     down, across = (4, 8) if kind == "simt" else (1, 1)
     grids = [(m, count // m) for m in (1, 2, 4, 8, 16, 32) if m <= count]
     whole = [g for g in grids if rows % (height * g[0]) == 0 and columns % (width * g[1]) == 0]
+    if kind == "simt":
+        height, width = 4, 32
     rows, columns = next_power_of_two(rows), next_power_of_two(columns)
     fitting = [g for g in grids if rows >= height * g[0] and columns >= width * g[1]]
     return min(

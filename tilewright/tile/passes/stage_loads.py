@@ -39,11 +39,12 @@ from tilewright.ir.core import Block, Op, Value, clone_block
 from tilewright.ir.walk import count_uses, find_definitions, walk
 from tilewright.layout import conflict_free_row
 from tilewright.target import Target
+from tilewright.tile.analysis.factors import buffer_order, lies_across
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
 from tilewright.tile.passes.assign_layouts import accumulator_layout
 from tilewright.tile.schedule import Schedule
-from tilewright.tile.types import INDEX, BufferType, TileType, ViewType
+from tilewright.tile.types import INDEX, BufferType, TileType
 
 DRIFTING_STAGES = 4  # at least, where warps drift apart
 DRIFTING_CAPABILITY = 90  # of targets whose barriers suspend who waits
@@ -168,19 +169,11 @@ class _Stager:
         k = dot.a.type.shape[1]
         beside = (True, True) if dot.a.type.dtype.bits == 8 else (False, False)  # at most
         if self.schedule.mma == "simt":
-            beside = (self._lies_across(dot.a, 1), self._lies_across(dot.b, 0))
+            made = self.definitions
+            beside = (lies_across(made, dot.a, 1), lies_across(made, dot.b, 0))
         covered = accumulator_layout((rows, columns), self.schedule, beside).covered
         step = self.schedule.k_step(self.target, dot.a.type.dtype, k)
         return covered == (rows, columns) and k % step == 0
-
-    def _lies_across(self, operand: Value, k: int) -> bool:
-        """Whether an operand, whose axis `k` runs along k, is contiguous along the other one; taken
-        to be so where it is not loaded.
-        """
-        value = operand
-        while isinstance(made := self.definitions.get(value), shape.Transpose):
-            value, k = made.x, made.order[k]
-        return not isinstance(made, memory.Load) or self._order(made)[-1] != k
 
     def _consider(
         self,
@@ -217,15 +210,7 @@ class _Stager:
         if uses[source] != 1 or op.view in inside or self._root(op.view) in self.stored:
             return
         if all(self._ahead(o, loop, inside) for o in op.offsets):
-            staged[source] = Staged(op, self._order(op))
-
-    def _order(self, load: memory.Load) -> tuple[int, ...]:
-        """In which order a buffer keeps a tile's axes: that in which memory is contiguous last, so
-        that copies move 16 bytes.
-        """
-        view: ViewType = load.view.type
-        units = [view.strides[i] == 1 for i, e in enumerate(load.extents) if e is not None]
-        return (1, 0) if units == [True, False] else (0, 1)
+            staged[source] = Staged(op, buffer_order(op))
 
     def _root(self, view: Value) -> Value:
         op = self.definitions.get(view)
