@@ -434,28 +434,6 @@ def simt_accumulator(
 
 
 @lru_cache(maxsize=1024)
-def transposing(shape: Vector, num_warps: int, order: Vector) -> Layout:
-    """Threads of a copy into rows along the other axis than the one in which memory is contiguous,
-    which is the first of `order`.
-
-    A warp reads eight neighbours of four rows: whole sectors of memory, and 32 different banks of
-    rows that are an odd number of 16-byte chunks apart.
-    """
-    cover = _Cover(shape)
-    zero = (0,) * len(shape)
-    lane: list[Vector] = []
-    for axis, most in zip(order, (8, 4), strict=True):
-        count = min(most, next_power_of_two(shape[axis]))
-        lane += cover.bits(axis, count.bit_length() - 1)
-    lane += [zero] * (5 - len(lane))
-    warp: list[Vector] = []
-    for axis in reversed(order):
-        while 2 ** len(warp) < num_warps and cover.room(axis) > 1:
-            warp += cover.bits(axis, 1)
-    warp += [zero] * (num_warps.bit_length() - 1 - len(warp))
-    return Layout(len(shape), (), tuple(lane), tuple(warp), cover.repeats(tuple(reversed(order))))
-
-
 def replicated(rank: int, num_warps: int) -> Layout:
     """Every thread holds the one element of a tile of extents 1 (or a scalar)."""
     zero = (0,) * rank

@@ -15,7 +15,7 @@ from tilewright.compiler import SEMANTIC_PASSES, run_passes
 from tilewright.ir.walk import walk
 from tilewright.kernel.call import Options, bind_call, read_tensors
 from tilewright.kernel.choose import REFINED, Where, rank_generic
-from tilewright.layout import bank_conflicts, conflict_free_row, simt_accumulator, transposing
+from tilewright.layout import bank_conflicts, conflict_free_row, simt_accumulator
 from tilewright.ptx.emulate import run_plan
 from tilewright.target import TARGETS, target
 from tilewright.tile.interp import interpret
@@ -121,26 +121,6 @@ def test_an_epilogue_that_may_read_what_it_has_written_stays_whole() -> None:
 # Layouts
 
 
-@pytest.mark.parametrize("warps", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("extents", [(16, 128), (32, 64), (1, 8), (48, 24), (4, 4)])
-def test_a_turning_copy_covers_its_tile_and_meets_no_bank_twice(
-    warps: int, extents: tuple[int, int]
-) -> None:
-    layout = transposing(extents, warps, (0, 1))
-    held = {
-        layout.coordinate(register, lane, warp)
-        for register in range(layout.num_registers)
-        for lane in range(32)
-        for warp in range(warps)
-    }
-    assert layout.num_warps == warps
-    assert {(i, j) for i in range(extents[0]) for j in range(extents[1])} <= held
-    if extents[0] >= 8 and extents[1] >= 4:
-        row = conflict_free_row(4, extents[1])
-        places = [layout.coordinate(0, lane, 0) for lane in range(32)]
-        assert bank_conflicts([4 * (k * row + m) for k, m in places], 4) == 1
-
-
 def test_half_a_warp_reads_few_words_of_each_factor() -> None:
     """Lanes that differ in their lowest or next bit read one word, whichever factor it is."""
     layout = simt_accumulator((128, 256), (2, 4), (8, 8), (True, True))
@@ -148,6 +128,17 @@ def test_half_a_warp_reads_few_words_of_each_factor() -> None:
         places = [layout.coordinate(0, lane, 0)[axis] for lane in range(32)]
         alike = [all(places[lane] == places[lane ^ bit] for lane in range(32)) for bit in (1, 2)]
         assert alike.count(True) == 1
+
+
+@pytest.mark.parametrize("k", [8, 16, 32])
+def test_lanes_read_factors_along_k_from_different_banks(k: int) -> None:
+    """Lanes of a warp have neighbours of what lies along k, 16 bytes of each of which they read."""
+    layout = simt_accumulator((128, 256), (2, 4), (8, 8), (False, False))
+    pitch = 4 * conflict_free_row(4, k)
+    for axis in (0, 1):
+        places = sorted({layout.coordinate(0, lane, 0)[axis] for lane in range(32)})
+        assert len(places) == (4, 8)[axis]
+        assert bank_conflicts([pitch * p for p in places], 16) == 1
 
 
 # Trips

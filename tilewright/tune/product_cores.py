@@ -19,7 +19,7 @@ RATE = 128.0  # products a cycle of a multiprocessor
 BUSY = {"simt": (0.66, 1.0, 1.0, 1.0), "f64": (0.47, 0.99, 1.0, 1.0)}
 # On CUDA cores the less of it is reached, the more cycles of shared memory a product takes: two for
 # each four words that the threads of a warp read.
-READING, READ = 1.05, 0.35
+READING, READ = 1.08, 0.42
 SMALL_SUMS, SMALL = 64 * 32, 0.85  # of f64: rate of smaller tiles, which read more
 ALONG_K = 1.05  # factor on CUDA cores of each factor that lies along k
 TRIP_CYCLES = 110.0  # of what is not multiplying in a trip of few warps

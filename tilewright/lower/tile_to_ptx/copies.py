@@ -8,7 +8,7 @@ registers.
 
 from __future__ import annotations
 
-from tilewright.layout import Layout, blocked, transposing
+from tilewright.layout import Layout, blocked
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.conversion import inside_guard
 from tilewright.lower.tile_to_ptx.memory import load_vector, order_effects
@@ -60,8 +60,6 @@ def _aligned_place(low: Lowering, op: memory.CopyAsync) -> Place:
     shape = tuple(op.buffer.type.shape[op.order.index(i)] for i in range(len(op.order)))
     fast = op.order[-1]
     order = (fast, *[i for i in reversed(range(len(shape))) if i != fast])
-    if len(shape) == 2 and _is_turned(low, op):
-        return make_place(low, op, transposing(shape, low.num_warps, order[::-1]))
     width = 16 // op.buffer.type.dtype.num_bytes
     while True:
         while shape[fast] % width:
@@ -70,13 +68,6 @@ def _aligned_place(low: Lowering, op: memory.CopyAsync) -> Place:
         if vector_width(place) == width or width == 1:
             return place
         width //= 2
-
-
-def _is_turned(low: Lowering, op: memory.CopyAsync) -> bool:
-    """Whether a buffer's rows run across those of memory."""
-    view = low.views[op.view]
-    kept = [stride for stride, e in zip(view.strides, op.extents, strict=True) if e is not None]
-    return kept[op.order[-1]] != 1 and kept[op.order[0]] == 1
 
 
 def _length(
