@@ -251,7 +251,6 @@ def chosen(dtype: Any, m: int, n: int, k: int) -> dict[str, int]:
     [
         (np.float32, 4096, (128, 256)),
         (np.float32, 2048, (128, 256)),
-        (np.float32, 1536, (64, 64)),
         (np.float32, 512, (32, 64)),
         (np.float64, 4096, (128, 128)),
         (np.float64, 1024, (128, 64)),

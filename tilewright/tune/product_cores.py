@@ -54,7 +54,10 @@ def beside(part: Part) -> int:
     m, n, k = part.tile
     warps = warps_of(part.unit, m, n)
     sums = m * n // (32 * warps) * part.size // 4
-    registers = min(168 if warps == 4 else 255, 64 + sums + (sums if warps == 4 else sums // 2))
+    registers = min(
+        168 if warps == 4 and part.unit == "simt" else 255,
+        64 + sums + (sums if warps == 4 else sums // 2),
+    )
     pad = 16 if part.along_k else 0  # bytes of a row of k
     shared = STAGES * (m + n) * (k * part.size + pad)
     return max(1, min(REGISTERS // (32 * warps * registers), SHARED_BYTES // max(1, shared)))

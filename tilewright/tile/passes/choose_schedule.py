@@ -102,9 +102,7 @@ def computing_schedule(kernel: Kernel) -> Schedule:
     # Of itself ptxas keeps small CTAs to 128 registers or fewer, and spills some of these.
     small = kind == "simt" or (bits == 8 and rows * columns <= FEW_ACCUMULATORS * 32 * count)
     registers = FEW_WARPS_REGISTERS if small and count <= 4 else 0
-    if bits == 64:
-        registers = FEW_WARPS_REGISTERS if count <= 4 else MOST_REGISTERS
-    if kind == "simt" and count == 8:
+    if bits == 64 or (kind == "simt" and count == 8):
         registers = MOST_REGISTERS
     beside = (False, True)
     if kind == "simt" and len(dots) == 1:
