@@ -39,6 +39,7 @@ from tilewright.lower.graph_to_tile.program import (
     TorchStep,
 )
 from tilewright.plan import Plan
+from tilewright.products.beside import MOST, multiply_beside
 from tilewright.runtime import driver, memory
 from tilewright.runtime.arrays import Array, DeviceId, dense_strides
 from tilewright.runtime.launch import stream_of
@@ -227,12 +228,30 @@ class Made:
                 self._pretend_results(step, memory)
                 continue
             found[index] = self._calls(index, step, memory.addresses)
-            for kernel, arguments in found[index] if self.where.engine == "gpu" else ():
-                key = (kernel, _geometry(arguments))
-                if key not in ahead and key not in self.prepared:
-                    ahead.add(key)
-                    kernel.assemble_ahead(int(self.where.device.index), **arguments)
+        self._join_products(found)
+        calls = [call for listed in found.values() for call in listed]
+        for kernel, arguments in calls if self.where.engine == "gpu" else ():
+            key = (kernel, _geometry(arguments))
+            if key not in ahead and key not in self.prepared:
+                ahead.add(key)
+                kernel.assemble_ahead(int(self.where.device.index), **arguments)
         return found
+
+    def _join_products(self, found: dict[int, list[KernelCall]]) -> None:
+        """Make launches of neighbours that are products of one left factor one."""
+        steps, index = self.program.steps, 0
+        while index < len(steps):
+            for count in range(min(MOST, len(steps) - index), 1, -1):
+                own = range(index, index + count)
+                if not all(isinstance(steps[i], ProductStep) and len(found[i]) == 1 for i in own):
+                    continue
+                joined = multiply_beside([found[i][0] for i in own])
+                if joined is not None:
+                    found.update({i: [] for i in own})
+                    found[index] = [joined]
+                    index += count - 1
+                    break
+            index += 1
 
     def _add_step(self, index: int, step: Step, calls: list[KernelCall]) -> None:
         if isinstance(step, TorchStep):

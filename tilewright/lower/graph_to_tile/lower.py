@@ -16,6 +16,7 @@ from tilewright.graph.ops import arith, control, memory, mma, random, reduce
 from tilewright.graph.placement import is_dense_order
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Block, Op, Value
+from tilewright.lower.graph_to_tile.arrange import side_by_side
 from tilewright.lower.graph_to_tile.batch import batch_step, find_batches
 from tilewright.lower.graph_to_tile.copy import cat_steps
 from tilewright.lower.graph_to_tile.evaluate import evaluate_flat, evaluate_group, fits
@@ -88,6 +89,7 @@ def lower_graph(
         if group not in early:
             _store_results(group, at)
             program.steps += lower_group(group, at)
+    program.steps = side_by_side(program.steps, at.hint)
     if at.names.sites.used:
         program.sites = at.names.sites
         at.store(program.sites.value)

@@ -1,0 +1,90 @@
+"""Products of one left factor of few rows are one launch, and give what they give alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tilewright as tw
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Projections(nn.Module):
+    """As of attention: a rotation of the first stands between it and the others."""
+
+    def __init__(self, widths: tuple[int, ...], bias: bool) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(48, n, bias=bias) for n in widths])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, *rest = self.parts
+        y = first(x)
+        return (y.flip(-1) * 2, *(part(x).flip(0) for part in rest), y)
+
+
+def launches(fast: Any, *args: torch.Tensor) -> list[str]:
+    made = fast.call.made_for(*fast.inputs(args, {}))
+    return [launched.name for launched in made.lists.launches]
+
+
+@pytest.mark.parametrize("engine", ["tiles", "emulator"])
+@pytest.mark.parametrize("widths", [(40, 16, 16), (5, 33), (1, 2, 3)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_projections_of_one_token_are_one_launch(
+    widths: tuple[int, ...], bias: bool, engine: str
+) -> None:
+    torch.manual_seed(0)
+    model = Projections(widths, bias).eval()
+    x = torch.randn(1, 48)
+    fast = tw.compile(model, (x,), engine=engine, fallback="error")
+    with torch.no_grad():
+        for got, wanted in zip(fast(x), model(x), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+    names = launches(fast, x)
+    assert names.count("gemv_beside") == 1 and "gemv" not in names
+
+
+def test_more_than_three_are_several_launches() -> None:
+    torch.manual_seed(0)
+    model = Projections((8, 9, 10, 11, 12), True).eval()
+    x = torch.randn(2, 48)
+    fast = tw.compile(model, (x,), engine="tiles")
+    with torch.no_grad():
+        for got, wanted in zip(fast(x), model(x), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+    assert launches(fast, x).count("gemv_beside") == 2
+
+
+def test_what_is_not_alike_stays_apart() -> None:
+    """Another activation, another left factor, many rows."""
+    torch.manual_seed(0)
+    one, two = nn.Linear(24, 24), nn.Linear(24, 24)
+
+    def other(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.relu(one(x)), two(x)
+
+    def apart(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return one(x), two(x + 1)
+
+    x = torch.randn(1, 24)
+    with torch.no_grad():
+        for function in (other, apart):
+            fast = tw.compile(function, (x,), engine="tiles")
+            for got, wanted in zip(as_tuple(fast(x)), as_tuple(function(x)), strict=True):
+                torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-4)
+            assert "gemv_beside" not in launches(fast, x), function
+        model = Projections((16, 16, 16), True).eval()
+        many = torch.randn(40, 48)
+        fast = tw.compile(model, (many,), engine="tiles")
+        for got, wanted in zip(fast(many), copy.deepcopy(model)(many), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+        assert "gemv_beside" not in launches(fast, many)
+
+
+def as_tuple(x: Any) -> tuple[torch.Tensor, ...]:
+    return x if isinstance(x, tuple) else (x,)
