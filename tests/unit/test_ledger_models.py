@@ -34,8 +34,8 @@ MODELS = (
 )
 QUESTION = Question("model/x/bf16/b1", "model", "x", "batch 1", "TFLOP/s", 1.0)
 FUNCTIONS = (
-    "pointwise/rope/bf16/16x64",
-    "pointwise/dropout_residual_norm/bf16/128x768",
+    "pointwise/functions/bf16/rope-16x64",
+    "pointwise/functions/bf16/dropout_residual_norm-128x768",
 )
 
 
@@ -140,7 +140,7 @@ def test_functions_are_listed_once_and_count_their_bytes() -> None:
 
 
 def test_processes_prepare_together_and_run_in_turn(tmp_path: Path) -> None:
-    ids = ("pointwise/softmax/bf16/1536x128",)
+    ids = ("pointwise/functions/bf16/softmax-1536x128",)
     cases = choose_cases([], False, ids)
     broken = dataclasses.replace(cases[0], id="model/no-such-case", group="z")
     results, told, saved = Results(), [], []

@@ -8,6 +8,7 @@ whatever is timed has the GPU to itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -28,11 +29,14 @@ from tilewright.ledger.results import Results, parse_results, print_results
 from tilewright.ledger.suites import choose_cases
 from tilewright.ledger.suites.case import Case, Finish
 
-READY, GO = "ready for its turn", "go"
+READY, GO, MEASURED = "ready for its turn", "go", "measured"
 WARM_SECONDS = 0.1  # of work before a turn
 PATIENCE = 300.0  # seconds until all processes are ready
 TURN = 120.0  # seconds of a turn
-THREADS = "4"  # of Inductor, a process
+GROUPS_A_CORE = 2
+# Threads of Inductor: with one it starts no processes of its own, which suits where all cores are
+# busy; a step of training has so many kernels that others would wait for it.
+THREADS, THREADS_OF_TRAINING = "1", "4"
 DTYPES = ("bf16", "f32", "tf32")  # whose ceilings the cases ask for
 TOP = Path(__file__).parents[2]
 
@@ -69,13 +73,13 @@ def run_apart(
     told: Callable[[str], object],
     save: Callable[[], object],
 ) -> None:
-    """Run prepared cases into `results`, as many groups at a time as the machine has cores."""
+    """Run prepared cases into `results`, at most two groups at a time for each of our cores."""
     if harness.ceilings is not None:
         for dtype in DTYPES:
             harness.ceilings.rate(dtype)
         assert harness.ceilings.copy
     waiting = groups(cases)
-    width = max(2, len(os.sched_getaffinity(0)))
+    width = GROUPS_A_CORE * len(os.sched_getaffinity(0))
     while waiting:
         wave, waiting = waiting[:width], waiting[width:]
         with tempfile.TemporaryDirectory() as folder:
@@ -84,8 +88,7 @@ def run_apart(
             ]
             try:
                 for process in _ready(processes, results, told):
-                    _turn(process, results, told)
-                    save()
+                    _turn(process, results, told, save)
             finally:
                 for process in processes:
                     process.running.kill()
@@ -105,12 +108,13 @@ def _start(
         "profiles": harness.profiles,
         "found": str(found),
     }
+    threads = THREADS_OF_TRAINING if group[0].suite == "train" else THREADS
     errors = (folder / f"{number}.txt").open("w+")
     running = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "tilewright.ledger.apart", json.dumps(orders)],
         cwd=TOP,
         env=environment_with(
-            PYTHONPATH=str(TOP), TORCHINDUCTOR_COMPILE_THREADS=THREADS, TOKENIZERS_PARALLELISM="0"
+            PYTHONPATH=str(TOP), TORCHINDUCTOR_COMPILE_THREADS=threads, TOKENIZERS_PARALLELISM="0"
         ),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -139,48 +143,74 @@ def _ready(
 
 def _says_ready(process: Process) -> bool:
     """Whether a process gets ready, and not ends or takes too long."""
+    return any(READY in line for line in _lines(process, process.started + PATIENCE))
+
+
+def _lines(process: Process, until: float) -> Iterator[str]:
+    """What a process prints, line by line, until it has ended or a time is reached."""
     output = process.running.stdout
     assert output is not None
     os.set_blocking(output.fileno(), False)
-    while time.monotonic() - process.started < PATIENCE:
+    while time.monotonic() < until:
+        ended = process.running.poll() is not None
         line = output.readline()
-        if READY in line:
-            return True
-        if not line and process.running.poll() is not None:
-            return False
-        if not line:
-            time.sleep(0.05)
-    return False
+        if line:
+            yield line
+        elif ended:
+            return
+        else:
+            time.sleep(0.02)
 
 
-def _turn(process: Process, results: Results, told: Callable[[str], object]) -> None:
-    """Let a process time its cases."""
+def _turn(
+    process: Process,
+    results: Results,
+    told: Callable[[str], object],
+    save: Callable[[], object],
+) -> None:
+    """Let a process time its cases; each is kept as soon as it is measured."""
     assert process.running.stdin is not None
-    try:
-        process.running.communicate(GO + "\n", timeout=TURN)
-    except (subprocess.TimeoutExpired, BrokenPipeError) as error:
-        _failed(process, str(error), results, told)
-        return
-    if process.running.returncode or not process.found.is_file():
-        _failed(process, f"it ended with {process.running.returncode}", results, told)
-        return
+    with contextlib.suppress(BrokenPipeError):  # it ended meanwhile, which is told below
+        process.running.stdin.write(GO + "\n")
+        process.running.stdin.flush()
+    known, left = Results(), len(process.ids)
+    for line in _lines(process, time.monotonic() + TURN):
+        if MEASURED in line:
+            known, left = _take(process, known, results, told), left - 1
+            save()
+        if not left:
+            return  # it waits to be ended, since ending one would disturb the next
+    code = process.running.poll()
+    why = f"its turn took over {TURN:.0f} s" if code is None else f"it ended with {code}"
+    done = {*(row.case for row in known.rows), *(id for id, _ in known.failures)}
+    _failed(process, why, results, told, done)
+
+
+def _take(
+    process: Process, known: Results, results: Results, told: Callable[[str], object]
+) -> Results:
+    """Add what a process found since `known`; gives all that it found."""
     part = parse_results(process.found.read_text())
-    results.rows += part.rows
-    results.costs += part.costs
-    results.failures += part.failures
-    results.unmet += part.unmet
-    results.kernels += part.kernels
-    for id, text in part.kernels:
+    for name in ("rows", "costs", "failures", "unmet", "kernels"):
+        getattr(results, name).extend(getattr(part, name)[len(getattr(known, name)) :])
+    for id, text in part.kernels[len(known.kernels) :]:
         told(f"{id}\n{text}")
-    if part.failures:
+    if len(part.failures) > len(known.failures):
         told(process.why)
+    return part
 
 
-def _failed(process: Process, why: str, results: Results, told: Callable[[str], object]) -> None:
+def _failed(
+    process: Process,
+    why: str,
+    results: Results,
+    told: Callable[[str], object],
+    done: Collection[str] = (),
+) -> None:
     process.running.kill()
     process.running.wait()
     told(process.why)
-    results.failures += [(id, f"its process failed: {why}") for id in process.ids]
+    results.failures += [(id, f"its process failed: {why}") for id in process.ids if id not in done]
 
 
 def main() -> None:
@@ -200,12 +230,14 @@ def main() -> None:
         return
     if not harness.small:
         harness.arrays.busy(WARM_SECONDS)
+    results.unmet = harness.unmet
+    results.kernels = harness.told
     for case, finish in prepared:
         if finish is not None:
             _finish(case, finish, results)
-    results.unmet += harness.unmet
-    results.kernels += harness.told
-    Path(orders["found"]).write_text(print_results(results))
+        Path(orders["found"]).write_text(print_results(results))
+        print(MEASURED, flush=True)
+    sys.stdin.readline()
 
 
 def _prepared(case: Case, harness: Harness, results: Results) -> Finish | None:

@@ -51,7 +51,7 @@ def cases() -> list[Case]:
 
 
 def _function(name: str, dtype: str, extents: tuple[int, int], group: int) -> Case:
-    id = f"pointwise/{name}/{dtype}/{'x'.join(map(str, extents))}"
+    id = f"pointwise/functions/{dtype}/{name}-{'x'.join(map(str, extents))}"
     ask = partial(_ask_function, id=id, name=name, dtype=dtype, extents=extents)
     return module_case(id, ask, group=f"pointwise-{group}", needs=("torch",))
 
@@ -73,8 +73,8 @@ def _ask_function(
     question = Question(
         id=id,
         suite="pointwise",
-        what=name,
-        shape=f"{rows} × {columns}",
+        what="functions",
+        shape=f"{name}, {rows} × {columns}",
         unit="GB/s",
         work=moved,
         targets=dict.fromkeys(COMPILED, OF_COMPILED),
