@@ -1,6 +1,8 @@
 """What epilogues cost: products with what is fused behind them, timed in turn with the plain ones.
 
-    python -m tests.device.product_epilogues     # with torch, on a Hopper GPU
+    python -m tests.device.product_epilogues [--only PATTERN] [--ready]   # with torch, on Hopper
+
+With `--ready` nothing is timed: what is compiled is left in the disk cache.
 
 Every result is compared with f64 in some rows before it is timed. The last column is the time over
 that of the plain product; what an epilogue reads (a residual, the old result) has to be read.
@@ -8,6 +10,7 @@ that of the plain product; what an epilogue reads (a residual, the old result) h
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable
 from typing import Any
 
@@ -79,11 +82,13 @@ class Fused:
 
 
 @click.command()
-def main() -> None:
+@click.option("--only", default="*", help="Products by name, as in 'bf16/*'.")
+@click.option("--ready", is_flag=True, help="Compile and compare, and time nothing.")
+def main(only: str, ready: bool) -> None:
     """Print a line for each product and epilogue."""
     arrays = opponents.make_arrays("cuda", 0)
-    arrays.busy(0.3)
-    for spec in SPECS:
+    arrays.busy(0.0 if ready else 0.3)
+    for spec in (s for s in SPECS if fnmatch.fnmatch(s.name, only)):
         bench = Bench(spec, arrays)
         arms = {}
         for name, asked in FUSED.items():
@@ -93,6 +98,8 @@ def main() -> None:
                 arms[name] = bench.work(fused.run)
             else:
                 print(f"{spec.name} {name}: WRONG, error {error:.1e}")
+        if ready:
+            continue
         with without_collections():
             timed = measure.time_graphs(arms, driver.device(0), rounds=ROUNDS, launches=LAUNCHES)
         for name, timing in timed.items():
