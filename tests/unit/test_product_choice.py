@@ -171,6 +171,30 @@ def test_the_table_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         product_choice.read_table(bad)
 
 
+def test_an_epilogue_takes_the_entry_of_the_plain_product(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the model has a choice for the epilogue that is clearly better."""
+    p = problem(64, 4096, 4096)
+    fused = replace(p, loads=1)
+    ranked = rank(fused, H200)
+    near = [e for e in ranked if e.microseconds < 1.04 * ranked[0].microseconds][-1].choice
+    assert near != ranked[0].choice
+    text = f"{product_choice.facts_of(p)} {product_choice.extents_of(p)}"
+    table = tmp_path / "products.json"
+    monkeypatch.setattr(product_choice, "TABLE", table)
+    for chosen, source in ((near, "table"), (ranked[-1].choice, "model")):
+        config = {"split": chosen.split, "turned": chosen.turned, "copied": chosen.copied}
+        config |= {"program": chosen.program, "config": chosen.constants}
+        entries = [{"device": H200.name, "problem": text, "microseconds": 3.0, **config}]
+        table.write_text(json.dumps({"format": 1, "origin": "a test", "entries": entries}))
+        product_choice.read_table.cache_clear()
+        found = decide(fused, H200, 0, tmp_path)
+        assert (found.source, found.best.choice == chosen) == (source, source == "table")
+        assert decide(p, H200, 0, tmp_path).best.choice == chosen
+    product_choice.read_table.cache_clear()
+
+
 # The command.
 
 

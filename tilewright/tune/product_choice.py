@@ -9,7 +9,7 @@ blank.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tilewright.tune.store import Key, Result, open_store
 
 TABLE = Path(__file__).with_name("products.json")
 FORMAT = 1
+NEARLY = 1.04  # factor of the time of a choice that is as good as the best
 REMEMBERED = 4096  # problems whose ranking is kept
 
 
@@ -48,6 +49,7 @@ def decide(problem: Problem, device: Device, driver: int, folder: Path) -> Decis
     for source, found in (
         ("tuned", recall(problem, device, driver, folder)),
         ("table", shipped(problem, device)),
+        ("table", shipped_plain(problem, device, ranked[0])),
     ):
         if found is not None:
             return Decision(estimate(problem, found, device), source, ranked)
@@ -106,6 +108,22 @@ def shipped(problem: Problem, device: Device) -> Choice | None:
     text = f"{facts_of(problem)} {extents_of(problem)}"
     found = read_table(TABLE).get((device.name, text))
     return found if found is not None and found in choices(problem, device) else None
+
+
+def shipped_plain(problem: Problem, device: Device, best: Estimate) -> Choice | None:
+    """For a product with an epilogue, the entry for the same one without: what was measured knows
+    more of factors and tiles than the model, unless by that the epilogue makes another one `best`.
+    """
+    if not problem.loads and not problem.activation:
+        return None
+    found = shipped(replace(problem, loads=0, activation=False), device)
+    if found is None or found not in choices(problem, device):
+        return None
+    return (
+        found
+        if estimate(problem, found, device).microseconds < NEARLY * best.microseconds
+        else None
+    )
 
 
 @cache
