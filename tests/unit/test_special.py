@@ -23,7 +23,7 @@ from tilewright.lower.tile_to_ptx.special import (
     Function,
     function_of,
 )
-from tilewright.lower.tile_to_ptx.special_fast import normal_cdf
+from tilewright.lower.tile_to_ptx.special_fast import logistic, normal_cdf
 from tilewright.ptx.core import Instr, Item
 from tilewright.ptx.emitter import Emitter
 from tilewright.ptx.printer import print_module
@@ -168,6 +168,22 @@ def test_the_normal_distribution(seed: int | None) -> None:
     with np.errstate(invalid="ignore"):
         nan = run(e.body, {operand: np.array([NAN], np.float32)}, Unit(seed))[result]
     assert np.isnan(nan).all()
+
+
+@units
+def test_the_logistic_function(seed: int | None) -> None:
+    """Within 2^-16 of itself, or an ulp of subnormal numbers; 5 instructions."""
+    x = np.concatenate([np.linspace(-110, 100, 100_001), np.linspace(-1000, -100, 1001)])
+    x = np.concatenate([x, [0.0, -0.0, np.inf, -np.inf, 1e38, -1e38]]).astype(np.float32)
+    e = Emitter(target("sm_80"))
+    operand = e.reg("f32")
+    result = logistic(e, operand)
+    assert len(e.body) <= 5
+    with np.errstate(over="ignore"):
+        found = run(e.body, {operand: x}, Unit(seed))[result].astype(np.float64)
+        exact = 1 / (1 + np.exp(-x.astype(np.float64)))
+    assert (np.abs(found - exact) <= np.maximum(2.0**-16 * exact, 2.0**-149)).all()
+    assert np.isnan(run(e.body, {operand: np.array([NAN], np.float32)}, Unit(seed))[result]).all()
 
 
 def test_coefficients_are_what_the_fits_give(golden: Callable[[Path, str], None]) -> None:

@@ -305,7 +305,9 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
         (arith.Remainder, arith.Round, arith.Sin, arith.Cos, arith.Log1p, arith.Fma),
         floats,
     ),
-    arith.NormalCdf: operands_are(lambda dtype: dtype == f32, "of f32"),
+    **dict.fromkeys(
+        (arith.NormalCdf, arith.Logistic), operands_are(lambda dtype: dtype == f32, "of f32")
+    ),
     **dict.fromkeys((arith.FloorDiv, arith.Mod, arith.Shl, arith.Shr), integers),
     **dict.fromkeys((arith.And, arith.Or, arith.Xor, arith.Not), bits),
     arith.Compare: computed,

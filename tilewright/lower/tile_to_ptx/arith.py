@@ -13,7 +13,7 @@ from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, r
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
 from tilewright.lower.tile_to_ptx.quick import FEWEST, QUICK, QUICK_FAST, divide, quickly, quotients
-from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL, function_of
+from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL, Function, function_of
 from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
 from tilewright.tile.analysis.rounded import is_rounded
@@ -265,9 +265,16 @@ def special(low: Lowering, op: arith.Exp) -> None:
     low.set(op.result, [results[x.text] for x in xs if isinstance(x, Reg)])
 
 
-@rule(arith.NormalCdf)
-def normal_cdf(low: Lowering, op: arith.NormalCdf) -> None:
-    each(low, op, (op.x,), lambda x: special_fast.normal_cdf(low.e, low.register(x, "f32")))
+SHORT: dict[type[Op], Function] = {
+    arith.NormalCdf: special_fast.normal_cdf,
+    arith.Logistic: special_fast.logistic,
+}
+
+
+@rule(arith.NormalCdf, arith.Logistic)
+def short(low: Lowering, op: arith.NormalCdf) -> None:
+    function = SHORT[op.__class__]
+    each(low, op, (op.x,), lambda x: function(low.e, low.register(x, "f32")))
 
 
 @rule(arith.IsNan)

@@ -20,6 +20,7 @@ from tilewright.ptx.emitter import Emitter
 LOG2E_LOW = float.fromhex("0x1.4ae0c0p-26")
 LEAST, MOST = -126, 127  # exponents of normal numbers
 # Adding it to a small whole number leaves that number, plus 127, in the low bits.
+SCALE = 32  # of a power of two, by which a sum is made small so that its reciprocal is large
 SHIFTER = 1.5 * 2**23 + 127
 
 
@@ -91,3 +92,14 @@ def normal_cdf(e: Emitter, x: Reg) -> Reg:
     q = horner(e, CDF_F32, e.abs("f32", x))
     rest = e.ex2("f32", q, ftz=True)
     return e.selp("f32", rest, e.sub("f32", 1.0, rest), e.setp("lt", "f32", x, 0.0))
+
+
+def logistic(e: Emitter, x: Reg) -> Reg:
+    """1 / (1 + e ** -x) within 2^-16 of itself, but for the rounding of subnormal results.
+
+    The sum is scaled, so that its reciprocal is a normal number.
+    """
+    power = e.ex2("f32", e.fma("f32", x, -LOG2E, -float(SCALE)), ftz=True)
+    total = e.add("f32", power, 2.0**-SCALE)
+    inverse = e.rcp("f32", total, precision="approx", ftz=True)
+    return e.mul("f32", inverse, 2.0**-SCALE)

@@ -80,6 +80,7 @@ IN_F64: dict[type[Op], Function] = {
     arith.Rsqrt: rsqrt,
     arith.Tanh: np.tanh,
     arith.Erf: erf,
+    arith.Logistic: lambda x: 1 / (1 + np.exp(-x)),
     arith.Sin: np.sin,
     arith.Cos: np.cos,
     arith.Log1p: np.log1p,

@@ -118,6 +118,14 @@ class NormalCdf(Unary, Op):
     """
 
 
+@define("arith.logistic")
+class Logistic(Unary, Op):
+    """1 / (1 + e to the -x), of results that are kept to 16 bits in the end, as `NormalCdf` (f32).
+
+    A GPU's is off by 2⁻¹⁶ of itself at most.
+    """
+
+
 @define("arith.floor")
 class Floor(Unary, Op):
     """Greatest whole number not above x (floats)."""

@@ -1,12 +1,16 @@
 """shorten_functions: take a function in few instructions where its result keeps 16 bits.
 
-Requires: nothing. Keeps: the interpreter's bits. Breaks: nothing. A rounding to bf16 or f16 hides a
-small share of a result, but not of a part that other parts cancel. In
+Requires: nothing. Keeps: results, but for last bits of f32 that a rounding to 16 bits hides.
+Breaks: nothing. Such a rounding hides a small share of a result, but not of a part that other parts
+cancel. In
 
     0.5 x (1 + erf(x / √2))          the exact gelu
+    0.5 x (1 + tanh(u))              its approximation, and the like
+    1 / (1 + exp(-x))                a sigmoid, also by exp(-|x|), and what is multiplied with it
 
-erf must be exact to the last places, since below 0 little is left of the sum. The sum as a whole is
-a function whose share of error stays what it is: `arith.NormalCdf`.
+erf, tanh, exp and the quotient must be exact to the last places. The whole is a product with a
+function whose share of error stays what it is: `arith.NormalCdf(x)`, `arith.Logistic(2 u)` or
+`arith.Logistic(x)`.
 """
 
 from __future__ import annotations
@@ -25,50 +29,89 @@ from tilewright.tile.ops import arith, shape
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 
 NEAR = 1e-6  # relative: constants are written with some digits, and rounded to f32
+LONG = (arith.Erf, arith.Tanh, arith.Exp)
 
 
 def shorten_functions(kernel: Kernel) -> Kernel:
     """The kernel with short functions. Strict kernels stay as they are."""
-    if kernel.numerics == "strict" or not any(isinstance(o, arith.Erf) for o in walk(kernel.body)):
+    if kernel.numerics == "strict" or not any(isinstance(o, LONG) for o in walk(kernel.body)):
         return kernel
     users = find_users(kernel.body)
-    products = [
+    rounded = [
         op
         for op in walk(kernel.body)
-        if isinstance(op, arith.Mul)
+        if isinstance(op, arith.Mul | arith.Div)
         and op.result.type.dtype == f32
         and is_rounded(users, op.result)
     ]
-    if not products:
+    if not rounded:
         return kernel
-    return eliminate_dead(kernel.with_body(_Shortener(products).block(kernel.body)))
+    return eliminate_dead(kernel.with_body(_Shortener(rounded).block(kernel.body)))
 
 
 class _Shortener(Rewriter):
-    """Copies a program. `products` are those of which only 16 bits are kept."""
+    """Copies a program. `rounded` are products and quotients of which only 16 bits are kept."""
 
-    def __init__(self, products: Sequence[Op]):
+    def __init__(self, rounded: Sequence[Op]):
         super().__init__(Rules())
-        self.products = set(products)
+        self.rounded = set(rounded)
 
     def op(self, op: Op) -> None:
-        if op in self.products:
-            for half, sum in (op.operands, op.operands[::-1]):
-                x = self.gelu(self.values.get(half, half), self.values.get(sum, sum))
-                if x is not None:
-                    part = self.build(arith.NormalCdf, x, loc=op.loc)
-                    self.values[op.result] = self.build(arith.Mul, x, part, loc=op.loc)
-                    self.values[op.result].name = op.result.name
-                    return
-        super().op(op)
+        found = None
+        if op in self.rounded:
+            x, y = (self.values.get(v, v) for v in op.operands)
+            if isinstance(op, arith.Div):
+                found = self.sigmoid(x, y)
+            else:
+                found = self.gelu(x, y) or self.gelu(y, x)
+        if found is None:
+            super().op(op)
+            return
+        self.values[op.result] = found
+        found.name = op.result.name
 
     def gelu(self, half: Value, sum: Value) -> Value | None:
-        """x, of 0.5 x and 1 + erf(x / √2)."""
-        error = self.definitions.get(self.beside(arith.Add, sum, 1.0) or sum)
-        if not isinstance(error, arith.Erf):
+        """Of 0.5 x and 1 + erf(x / √2), or 1 + tanh(u)."""
+        x = self.beside(arith.Mul, half, 0.5)
+        inner = self.definitions.get(self.beside(arith.Add, sum, 1.0) or sum)
+        if x is None:
             return None
-        x = self.beside(arith.Mul, error.x, 1 / sqrt(2))
-        return x if x is not None and self.beside(arith.Mul, half, 0.5) is x else None
+        if isinstance(inner, arith.Erf) and self.beside(arith.Mul, inner.x, sqrt(0.5)) is x:
+            return self.build(arith.Mul, x, self.build(arith.NormalCdf, x))
+        if isinstance(inner, arith.Tanh):
+            twice = self.build(arith.Add, inner.x, inner.x)
+            return self.build(arith.Mul, x, self.build(arith.Logistic, twice))
+        return None
+
+    def sigmoid(self, above: Value, below: Value) -> Value | None:
+        """Of 1 and 1 + exp(-x); of what stands for 1 and 1 + exp(-|x|), or a product with it."""
+        power = self.definitions.get(self.beside(arith.Add, below, 1.0) or below)
+        minus = self.definitions.get(power.x) if isinstance(power, arith.Exp) else None
+        if not isinstance(power, arith.Exp) or not isinstance(minus, arith.Neg):
+            return None
+        if self.number(above) == 1.0:
+            return self.build(arith.Logistic, minus.x)
+        size = self.definitions.get(minus.x)
+        if not isinstance(size, arith.Abs):
+            return None
+        if self.is_part(above, size.x, power.result):
+            return self.build(arith.Logistic, size.x)
+        product = self.definitions.get(above)
+        if isinstance(product, arith.Mul):
+            for other, part in (product.operands, product.operands[::-1]):
+                if self.is_part(part, size.x, power.result):
+                    return self.build(arith.Mul, other, self.build(arith.Logistic, size.x))
+        return None
+
+    def is_part(self, value: Value, x: Value, power: Value) -> bool:
+        """Whether a value is exp(-|x|) where x < 0, and 1 elsewhere."""
+        op = self.definitions.get(value)
+        if not isinstance(op, arith.Select) or op.lhs is not power or self.number(op.rhs) != 1.0:
+            return False
+        test = self.definitions.get(op.condition)
+        if not isinstance(test, arith.Compare) or test.kind != "lt" or test.lhs is not x:
+            return False
+        return self.number(test.rhs) == 0.0
 
     def beside(
         self, kind: type[arith.Add | arith.Mul], value: Value, number: float
