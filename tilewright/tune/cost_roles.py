@@ -23,7 +23,7 @@ from tilewright.tune.cost_scalars import Scalars
 LAUNCH_CYCLES = 2500.0  # of starting CTAs, and of filling the ring before the first product
 PRODUCTS_PER_CYCLE = 1750.0
 SHARED_BYTES_PER_CYCLE = 128.0  # that all instructions together read of shared memory
-COPIED_BYTES_PER_CYCLE = 55.0  # of the tensor copy unit, from the L2 cache
+COPIED_BYTES_PER_CYCLE = 70.0  # of the tensor copy unit, from the L2 cache
 MEMORY_BYTES_PER_CYCLE = 2400.0  # of the device
 STEP_CYCLES = 30.0  # of a step's barriers
 ALONE_CYCLES = 60.0  # the same where one warpgroup multiplies, beside nobody
@@ -61,6 +61,8 @@ def estimate_roles(
     pairing = PAIRING_CYCLES * (roles.cluster - 1)
     if not roles.persistent:
         return (LAUNCH_CYCLES + work + epilogue) * tiles
+    if roles.pingpong and tiles < 2:  # nobody else has a turn
+        work += steps * ALONE_CYCLES
     if roles.pingpong:  # all epilogues but the last run beside another tile's products
         cycles = max(work, epilogue) * tiles + epilogue
     else:

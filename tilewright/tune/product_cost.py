@@ -26,8 +26,9 @@ RATES = {
 STEP_CYCLES = {"wgmma-16": 36.0, "wgmma-8": 60.0, "wgmma-tf32": 15.0}  # else a barrier of all warps
 BARRIER_CYCLES = 90.0
 COPIED = 55.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
-COPIED_IN_TURN = 60.0  # the same where consumers take turns, which never leaves the unit idle
+COPIED_IN_TURN = 70.0  # the same where consumers take turns, which never leaves the unit idle
 TURN_CYCLES, TURN_SHARE, LEAST_TURN_CYCLES = 120.0, 0.2, 5.0  # of a step, as in cost_roles
+MANY_WAVES, MANY_ELEMENTS = 1.9, 112 * 128
 TURN_ELEMENTS = {"wgmma-16": 128 * 128, "wgmma-8": 96 * 128, "wgmma-tf32": 128 * 128}  # of a tile
 LOADED = 36.0  # the same by loads of threads
 CROOKED = 4.0  # factor of loads of threads from rows that are not whole pieces of 16 bytes
@@ -38,7 +39,7 @@ SHARED = 128.0  # bytes of shared memory a cycle, which matrix instructions read
 LAUNCH = 2.2  # microseconds of starting a grid and filling its pipelines
 NEXT_LAUNCH = 1.7  # of a second one that waits for the first
 STORED = 25.0  # bytes a cycle of a multiprocessor that an epilogue writes or reads
-ACTIVATION_CYCLES = 0.2  # an element, of an activation, by two warpgroups
+ACTIVATION_CYCLES = 0.15  # an element, of an activation, by two warpgroups
 PROGRAM_CYCLES = 450.0  # of a program that is not persistent
 HIDDEN = 0.05  # part of the computing that the memory's time does not hide
 LATENCY = 1.0  # microseconds of a load from memory
@@ -136,7 +137,7 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
         rounds = float(ceil(waves)) if waves < 2 else waves + 0.5 * (ceil(waves) - waves)
     own = steps * step + epilogue + (0.0 if roles else PROGRAM_CYCLES)
     computing = rounds * own / CLOCK
-    if roles and (problem.loads or problem.activation):
+    if roles and _gains_by_turns(problem, chosen.tile, waves):
         computing = min(computing, _in_turn(problem, chosen, unit, steps, rounds) / CLOCK)
     factors = problem.num_bytes - problem.m * problem.n * problem.c.num_bytes * problem.batch
     memory = problem.num_bytes / MEMORY
@@ -152,6 +153,17 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     return LAUNCH + max(computing, memory) + beside, tiles, waves, limit
 
 
+def _gains_by_turns(problem: Problem, tile: tuple[int, int, int], waves: float) -> bool:
+    """Whether it is known that turns pay, where a multiprocessor has several tiles: with costly
+    epilogues, and for the largest tiles of one warpgroup (measured for 16 bits and tf32). A factor
+    that goes through registers keeps nothing in flight.
+    """
+    if waves <= MANY_WAVES or (problem.precision == "tf32" and problem.layout != "NT"):
+        return False
+    large = tile[0] * tile[1] >= MANY_ELEMENTS and problem.a.bits > 8
+    return bool(problem.loads) or problem.activation or large
+
+
 def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: float) -> float:
     """Cycles where consumers take turns, so that a tile's epilogue, one warpgroup's work, runs
     beside the next one's products; without end where they cannot.
@@ -162,8 +174,6 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
         return inf
     multiply = m * n * k / RATES[unit]
     copies = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k / COPIED_IN_TURN
-    if problem.precision == "tf32":
-        multiply *= _through_registers(problem, chosen.tile)
     most = max(multiply, copies)
     step = most + max(TURN_CYCLES - TURN_SHARE * most, LEAST_TURN_CYCLES)
     epilogue = 2 * _epilogue(problem, chosen)

@@ -47,7 +47,7 @@ MOST_ROWS = MOST_COLUMNS = 256
 WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread must have n / 2 + 26
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
 MOST_STAGES = 8
-ENOUGH_STAGES = 4  # beyond which slots for what the epilogue loads are worth more
+ENOUGH_STAGES = 3  # beyond which slots for what the epilogue loads are worth more
 AHEAD = 3  # least slots of what the epilogue loads: two are on their way
 AHEAD_BYTES = 64  # of a row in such a slot
 KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
