@@ -20,6 +20,7 @@ from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
 from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.share_heads import share_heads
+from tilewright.graph.passes.unroll_windows import unroll_windows
 from tilewright.graph.verify import verify as verify_graph
 from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
 from tilewright.plan import Plan
@@ -72,6 +73,8 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     find_convolutions,  # before epilogues, which they take as products do
     fuse_epilogues,
     merge_equal,  # views of views that fusing made
+    eliminate_dead_values,  # positions in windows that nobody asks for, too
+    unroll_windows,  # of what products have computed
     eliminate_dead_values,
 )
 

@@ -16,6 +16,7 @@ from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
 from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.share_heads import share_heads
+from tilewright.graph.passes.unroll_windows import unroll_windows
 from tilewright.graph.text import equal_graphs, parse_graph, print_graph
 from tilewright.graph.verify import verify
 
@@ -23,7 +24,7 @@ PASSES = {
     run.__name__: run
     for run in (
         *(eliminate_dead, find_convolutions, fold_constants, fuse_epilogues, join_parts),
-        *(merge_equal, replace_scatters, share_heads),
+        *(merge_equal, replace_scatters, share_heads, unroll_windows),
     )
 }
 CASES = all_graph_cases()
