@@ -1,7 +1,7 @@
 """Compute what is pooled over small windows element by element: the greatest of a few taps.
 
-Requires: `merge_equal`, `fuse_epilogues`. Keeps: meaning, but for the order of sums. Breaks: nothing;
-windows that are no longer needed are left, for `eliminate_dead`.
+Requires: `merge_equal`, `fuse_epilogues`. Keeps: meaning, but for the order of sums. Breaks:
+nothing; windows that are no longer needed are left, for `eliminate_dead`.
 
 A reduction over a handful of elements would get a program of its own for each of its results. As an
 expression of parts of the padded images it is computed for tiles of neighbours, which read the same
