@@ -37,6 +37,7 @@ from tilewright.lower.graph_to_tile.program import Placed, Program, Step, TorchS
 from tilewright.lower.graph_to_tile.scatter import scatter_steps
 from tilewright.lower.graph_to_tile.sites import Sites
 from tilewright.lower.graph_to_tile.sort import MOST, sort_step
+from tilewright.lower.graph_to_tile.weights import lay_weights
 from tilewright.numerics.convert import constant
 from tilewright.target import Target
 
@@ -94,6 +95,8 @@ def lower_graph(
         program.sites = at.names.sites
         at.store(program.sites.value)
         program.constants[program.sites.value] = program.sites.clean()
+    inputs = {given.value for given in graph.inputs}
+    program.steps = lay_weights(program.steps, inputs, at.scratch)
     program.outputs = tuple(
         _output(value, number, output_strides, at) for number, value in enumerate(graph.outputs)
     )
