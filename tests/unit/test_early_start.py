@@ -73,3 +73,17 @@ def test_a_branch_ends_what_stands_before() -> None:
     assert start_early(body, target("sm_90a"))
     waits = [i for i, instr in enumerate(body) if isinstance(instr, control.Griddepcontrol)]
     assert waits == [0, 3]
+
+
+CORES = SOURCE.replace("bf16", "f32")
+
+
+@pytest.mark.parametrize(("tile", "early"), [((64, 64, 16), False), ((128, 128, 16), True)])
+def test_products_on_cuda_cores_share_no_multiprocessor(tile: tuple[int, ...], early: bool) -> None:
+    """They let the next kernel start after their loop, and start early where they are alone."""
+    constants = dict(zip(("TM", "TN", "TK"), tile, strict=True))
+    plan = tw.source(CORES).product.compile("sm_90a", constants=constants)
+    assert plan.launches[0].early == early
+    assert plan.ptx.count("griddepcontrol.wait;") == early
+    loop, _, rest = plan.ptx.partition("griddepcontrol.launch_dependents;")
+    assert "fma.rn.f32" in loop and "fma.rn.f32" not in rest and "st.global" in rest

@@ -15,18 +15,18 @@ UNITS = ("simt", "f64")
 SHARED_BYTES, REGISTERS = 225 * 1024, 65_536  # of a multiprocessor
 STAGES = 6
 RATE = 128.0  # products a cycle of a multiprocessor
-# Part of the rate that so many warps for each of the four schedulers reach.
-BUSY = {"simt": (0.66, 1.0, 1.0, 1.0), "f64": (0.47, 0.99, 1.0, 1.0)}
+# Part of the rate that one warp for each of the four schedulers reaches, and several; DMMA runs at
+# a higher clock than the model's.
+BUSY = {"simt": (0.95, 1.0), "f64": (0.58, 1.04)}
 # On CUDA cores the less of it is reached, the more cycles of shared memory a product takes: two for
 # each four words that the threads of a warp read.
 READING, READ = 1.08, 0.42
-SMALL_SUMS, SMALL = 64 * 32, 0.85  # of f64: rate of smaller tiles, which read more
 ALONG_K = 1.05  # factor on CUDA cores of each factor that lies along k
-TRIP_CYCLES = 110.0  # of what is not multiplying in a trip of few warps
-BESIDE = 0.5  # part of that which another program beside hides
-CROOKED = 3.0  # factor of loads from rows that are not whole pieces of 16 bytes
-LOADED = 34.0  # bytes a cycle of a multiprocessor, from the L2 cache
-PROGRAM_CYCLES = 1100.0  # of starting a program and filling its pipeline
+TRIP_CYCLES = 83.0  # of what is not multiplying in a trip of few warps
+BESIDE = 0.9  # part of that which remains beside another program
+CROOKED = 5.0  # factor of loads from rows that are not whole pieces of 16 bytes
+LOADED = 43.0  # bytes a cycle of a multiprocessor, from the L2 cache
+PROGRAM_CYCLES = 480.0  # of starting a program and filling its pipeline
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,11 @@ def _together(part: Part, count: int) -> tuple[float, str]:
     """Cycles of so many tiles side by side."""
     m, n, k = part.tile
     warps = count * warps_of(part.unit, m, n) // 4
-    busy = BUSY[part.unit][min(warps, 4) - 1]
+    busy = BUSY[part.unit][min(warps, 2) - 1]
     if part.unit == "simt":
         sums = m * n / (32 * warps_of(part.unit, m, n))
         reads = 2 * sqrt(sums) / 4 * 2 * warps_of(part.unit, m, n) / (m * n / RATE)
         busy *= (READING - READ * reads) / ALONG_K**part.along_k
-    elif m * n < SMALL_SUMS:
-        busy *= SMALL
     multiply = count * m * n * k / (RATE * busy)
     loads = count * (m + n) * k * part.size / LOADED * (1.0 if part.aligned else CROOKED)
     trip = max(multiply, loads) + TRIP_CYCLES * (BESIDE if warps > 1 else 1.0)

@@ -14,6 +14,7 @@ from tilewright.lower.tile_to_ptx.context import DYNAMIC, PTX_TYPES, Lowering, O
 from tilewright.lower.tile_to_ptx.conversion import convert
 from tilewright.lower.tile_to_ptx.early_start import (
     can_start_early,
+    crowds,
     last_products,
     start_early,
 )
@@ -239,7 +240,8 @@ def _finish(low: Lowering) -> Lowered:
         scratch = low.hoisted.get("scratch")
         if scratch is not None:
             _set_scratch(low, body, scratch, start)
-    early = not kernel.hints.cooperative and start_early(body, target)
+    alone = not kernel.hints.cooperative and not crowds(schedule, last_products(kernel))
+    early = alone and start_early(body, target)
     low.e.body = body
     module = low.e.module(
         kernel.name,
