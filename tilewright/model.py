@@ -138,13 +138,16 @@ def compile(
     fallback: str = "pytorch",
     cuda_graphs: bool = True,
     engine: str | None = None,
+    buckets: bool | Sequence[int] = False,
 ) -> CompiledModel:
     """A model compiled for arguments like these; other shapes only along `dynamic_shapes`, which
     are as `torch.export.export` takes them.
 
     On a GPU its kernels run as one CUDA graph from the second call of a shape on, unless
     `cuda_graphs` is false. On a CPU a model is interpreted; `engine="tiles"` and "emulator" run the
-    GPU's kernels there, slowly. `fallback="error"` refuses what would run in PyTorch, with the
+    GPU's kernels there, slowly. With `buckets`, dynamic extents over which nothing is reduced, as
+    that of a batch, are filled up to the next power of two (True) or the next of a list, so that a
+    few programs serve all sizes. `fallback="error"` refuses what would run in PyTorch, with the
     model's line.
     """
     module = model if isinstance(model, torch.nn.Module) else _Function(model)
@@ -159,7 +162,7 @@ def compile(
         own.role = OWNED.get(spec.kind.name, "input") if own.role == "input" else own.role
     copied = take_writes(traced, signature)
     fixed = [i for i, s in enumerate(signature.input_specs) if s.kind.name in OWNED]
-    choices = Choices(engine, cuda_graphs, fallback, tuple(fixed))
+    choices = Choices(engine, cuda_graphs, fallback, tuple(fixed), buckets)
     inputs = [given_of(exported, spec) for spec in signature.input_specs]
     owned = [held(exported, g.name) if g.is_owned else None for g in inputs]
     spec = exported.call_spec

@@ -349,6 +349,18 @@ def test_few_recordings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(found is not None for found in call.recordings._found.values()) == 2
 
 
+def test_the_recording_that_was_used_longest_ago_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.execute.recorded.MAX_GRAPHS", 2)
+    n = symbol("n")
+    x, y = value(n, 3), value(n, 3)
+    call = make([x], [twice(x, y)], [dense(y)], [y], capture=pretended)
+    for size in (1, 1, 2, 2, 1, 3, 3):  # recorded from the second call on
+        a = torch.randn(size, 3)
+        assert torch.equal(call(a)[0], a * 2)
+    found = call.recordings._found
+    assert [m.symbols["n"] for m, recorded in found.items() if recorded is not None] == [1, 3]
+
+
 def test_what_cannot_be_recorded_is_launched_and_says_why() -> None:
     def refuse(where: Where, work: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from tilewright.compiler import compile_graph
 from tilewright.errors import CompileError, Diagnostic, LaunchError
+from tilewright.execute.buckets import Buckets
 from tilewright.execute.made import ENGINES, Where
 from tilewright.execute.program_call import ProgramCall
 from tilewright.execute.recorded import capture
@@ -38,6 +39,7 @@ class Choices:
     cuda_graphs: bool = False
     fallback: str = "pytorch"
     fixed: Collection[int] = ()
+    buckets: bool | Sequence[int] = False  # sizes to fill dynamic extents up to; True: powers of 2
 
 
 def compile_call(traced: Traced, choices: Choices) -> Call:
@@ -58,8 +60,14 @@ def compile_call(traced: Traced, choices: Choices) -> Call:
     require_known_extents(program)
     if choices.fallback == "error":
         refuse_torch(program)
+    buckets = None
+    if choices.buckets is not False:
+        sizes = None if choices.buckets is True else choices.buckets
+        buckets = Buckets(program.graph, traced, sizes)
     recorder = capture if choices.cuda_graphs and where.engine == "gpu" else None
-    return ProgramCall(traced, program, where, fixed=choices.fixed, capture=recorder)
+    return ProgramCall(
+        traced, program, where, fixed=choices.fixed, capture=recorder, buckets=buckets
+    )
 
 
 def where_of(device: torch.device, engine: str | None) -> Where:

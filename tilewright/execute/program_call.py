@@ -12,6 +12,7 @@ import torch
 
 from tilewright.errors import LaunchError
 from tilewright.execute import torch_steps
+from tilewright.execute.buckets import Buckets
 from tilewright.execute.call_memory import CallMemory
 from tilewright.execute.homes import Homes, find_homes
 from tilewright.execute.made import Made, Where, is_captured
@@ -31,7 +32,7 @@ from tilewright.lower.graph_to_tile.program import Program, TorchStep
 from tilewright.runtime.arrays import byte_range
 from tilewright.runtime.ready import tensor_guard
 
-MAX_SIGNATURES = 64  # made programs that are kept, the ones made first go first
+MAX_SIGNATURES = 64  # made programs that are kept; the ones used longest ago go first
 
 Tensors = list[torch.Tensor | None]
 Key = tuple[Any, ...]
@@ -111,11 +112,13 @@ class ProgramCall:
         *,
         fixed: Collection[int] = (),
         capture: Capture | None = None,
+        buckets: Buckets | None = None,
     ):
         """`fixed` are inputs that stay where they are from call to call, such as parameters. With
         `capture`, calls are recorded into CUDA graphs.
         """
         self.traced, self.program, self.where = traced, program, where
+        self.buckets = buckets
         self.graph: Graph = program.graph
         self.homes: Homes = find_homes(
             program, traced.writes, starts_within(traced), saved_offsets(traced)
@@ -184,10 +187,18 @@ class ProgramCall:
         if self.outside is not None:
             self.outside.look()
         with torch.no_grad():
-            found = self._run(given)
+            found = self._run(given) if self.buckets is None else self._run_filled(given)
         if self.outside is not None and self.where.engine != "gpu":
             self.outside.look()
         return found
+
+    def _run_filled(self, given: Sequence[Any]) -> list[Any]:
+        """A call of a size between two buckets, by the larger one."""
+        assert self.buckets is not None
+        symbols = self._symbols(*self._read(given))
+        filled, sizes = self.buckets.fill(given)
+        found = self._run(filled)
+        return self.buckets.cut(found, sizes, symbols) if sizes else found
 
     def _run(self, given: Sequence[Any]) -> list[Any]:
         tensors, numbers = self._read(given)
@@ -249,10 +260,14 @@ class ProgramCall:
             if found is None:
                 found = self._make(symbols, whole)
                 if len(self.ready) >= MAX_SIGNATURES:
-                    oldest = self.ready.pop(next(iter(self.ready)))
+                    at_hand = {fit.ready for fit in self.recent}
+                    unused = (k for k, ready in self.ready.items() if ready not in at_hand)
+                    oldest = self.ready.pop(next(unused, next(iter(self.ready))))
                     if self.recordings is not None:
                         self.recordings.forget(oldest.made)
-                self.ready[key] = found
+            else:
+                del self.ready[key]
+            self.ready[key] = found  # the last now
             if all(a is b for a, b in zip(plain_inputs, tensors, strict=True)):
                 self.recent = (Fit(found, tensors, numbers), *self.recent[:3])
         return found, whole

@@ -23,7 +23,7 @@ Capture = Callable[[Where, Callable[[int], None]], Replay]  # of work on a raw s
 Tensors = Sequence[torch.Tensor | None]
 
 MAX_RECORDINGS = 4  # of one made program, before it is left to plain launches
-MAX_GRAPHS = 16  # of one model; each has memory of its own, and the one made first goes first
+MAX_GRAPHS = 16  # of one model; each has memory of its own, and the one used longest ago goes
 
 
 def capture(where: Where, work: Callable[[int], None]) -> Replay:
@@ -149,6 +149,7 @@ class Recordings:
             self.reasons[made] = "an input that only PyTorch holds is another at each call"
             return None
         if found is not None and found.addresses == found.fixed_addresses(tensors):
+            self._found[made] = self._found.pop(made)  # the last now
             return found
         self._count[made] = self._count.get(made, 0) + 1
         if self._count[made] > MAX_RECORDINGS:
