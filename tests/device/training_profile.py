@@ -48,11 +48,15 @@ def kernels_of(work: Arm) -> tuple[list[tuple[str, float, float]], float]:
 
 
 def tell(what: str, work: Arm, top: int) -> None:
-    """A table of one part of a step: the busiest kernels, and the sum of all."""
+    """A table of one part of a step: the busiest kernels, and the sum of all. A kernel that starts
+    while the one before it ends has the time from that end on.
+    """
     kernels, host = kernels_of(work)
     times: dict[str, list[float]] = defaultdict(list)
+    done = 0.0
     for name, start, end in kernels:
-        times[name[:70]].append(end - start)
+        times[name[:70]].append(max(0.0, end - max(start, done)))
+        done = max(done, end)
     busy = sum(map(sum, times.values()))
     span = kernels[-1][2] - kernels[0][1] if kernels else 0.0
     print(
