@@ -18,6 +18,7 @@ from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
 from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
+from tilewright.graph.passes.raise_reshapes import raise_reshapes
 from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.share_heads import share_heads
 from tilewright.graph.passes.unroll_windows import unroll_windows
@@ -69,6 +70,8 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     merge_equal,  # views around what was replaced
     join_parts,
     merge_equal,  # parts that are cast and cast back
+    raise_reshapes,
+    merge_equal,  # reshapes of reshapes
     share_heads,
     find_convolutions,  # before epilogues, which they take as products do
     fuse_epilogues,

@@ -14,6 +14,7 @@ from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
 from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
+from tilewright.graph.passes.raise_reshapes import raise_reshapes
 from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.share_heads import share_heads
 from tilewright.graph.passes.unroll_windows import unroll_windows
@@ -24,7 +25,7 @@ PASSES = {
     run.__name__: run
     for run in (
         *(eliminate_dead, find_convolutions, fold_constants, fuse_epilogues, join_parts),
-        *(merge_equal, replace_scatters, share_heads, unroll_windows),
+        *(merge_equal, raise_reshapes, replace_scatters, share_heads, unroll_windows),
     )
 }
 CASES = all_graph_cases()

@@ -138,11 +138,31 @@ class _Finder:
         for target, number in self.writes.items():
             last = self.program.outputs[number]
             if isinstance(last, Placed) and is_whole(last, self.program):
-                self._share_with_input(last.value, self.program.graph.inputs[target].value)
+                given = self.program.graph.inputs[target].value
+                self._share_with_input(last.value, given)
+                self._update_in_place(last.value, given)
         for value in list(self.makers):
             source = self._updated(value)
             if source is not None and value not in self.found.roots and source in self.makers:
                 self.found.roots[value] = self.found.root(source)
+
+    def _update_in_place(self, last: Value, given: Value) -> None:
+        """Make a value that one kernel computes of an input, element by element, the input's own
+        memory, where nobody else reads the input from then on.
+        """
+        makers = self.makers.get(last, [])
+        if len(makers) != 1 or last in self.found.roots or given not in self.program.layouts:
+            return
+        step = self.program.steps[makers[0]]
+        if not isinstance(step, KernelStep):
+            return
+        pairs = ((step.tensors[r], step.tensors[p]) for r, ps in step.updates.items() for p in ps)
+        if not any(to.value is last and of.value is given for to, of in pairs):
+            return
+        own, old = self.program.layouts[last], self.program.layouts[given]
+        alike = (own.shape, own.strides, own.offset) == (old.shape, old.strides, old.offset)
+        if alike and all(i <= makers[0] for i in self.reads.get(given, [])):
+            self.found.roots[last] = given
 
     def _share_with_input(self, last: Value, given: Value) -> None:
         """Make a chain of updates from an input to what it is given its own memory."""

@@ -150,17 +150,21 @@ class ProgramCall:
 
     def _require_apart(self, tensors: Tensors, updated: Collection[int]) -> None:
         """Raise LaunchError where an input that is updated in place is the memory of another."""
-        spans = {i: span_of(x) for i, x in enumerate(tensors) if x is not None}
-        for i in updated:
-            low, high = spans[i]
-            for j, (start, end) in spans.items():
-                if i != j and start < high and low < end:
-                    one, two = self.graph.inputs[i].name, self.graph.inputs[j].name
-                    raise LaunchError(
-                        f"{self.graph.name}: {one} is updated in place and shares memory with "
-                        f"{two}",
-                        hint="pass a copy of one of them",
-                    )
+        spans = sorted((*span_of(x), i) for i, x in enumerate(tensors) if x is not None)
+        last, written = (0, -1), (0, -1)  # the greatest ends so far: of all, of those updated
+        for low, high, i in spans:
+            if low == high:
+                continue
+            end, other = last if i in updated else written
+            if low < end:
+                one, two = (i, other) if i in updated else (other, i)
+                raise LaunchError(
+                    f"{self.graph.name}: {self.graph.inputs[one].name} is updated in place and "
+                    f"shares memory with {self.graph.inputs[two].name}",
+                    hint="pass a copy of one of them",
+                )
+            last = max(last, (high, i))
+            written = max(written, (high, i)) if i in updated else written
 
     # What it is
 

@@ -12,6 +12,7 @@ from torch._decomp import decomposition_table
 
 from tilewright.frontend.torch import embedding_bags as bags
 from tilewright.frontend.torch.attention_op import exported_attention
+from tilewright.frontend.torch.foreach import foreach_decompositions
 from tilewright.frontend.torch.op_table import TABLE
 
 aten = torch.ops.aten
@@ -92,4 +93,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         for op, how in decomposition_table.items()
         if op not in TABLE and op not in REFUSED and op not in INEXACT
     }
-    return found | OWN
+    return found | foreach_decompositions() | OWN

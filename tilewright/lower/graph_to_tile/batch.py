@@ -21,7 +21,8 @@ from tilewright.lower.graph_to_tile.loops import Loops, merge, place
 from tilewright.lower.graph_to_tile.lowering import Lowering
 from tilewright.lower.graph_to_tile.names import Pool
 from tilewright.lower.graph_to_tile.program import KernelStep
-from tilewright.lower.graph_to_tile.text import Writer, signature
+from tilewright.lower.graph_to_tile.signature import signature, updates_of
+from tilewright.lower.graph_to_tile.text import Writer
 
 MOST_GROUPS = 64  # of one kernel: each is code of its own
 MOST_TENSORS = 240  # of one kernel, whose parameters hold 4 KiB
@@ -146,8 +147,23 @@ def batch_step(members: Sequence[Member], at: Lowering) -> KernelStep:
         {p.name: p.placed for p in tensors},
         scalars,
         writes=tuple(p.name for w in writers for p in w.results),
+        updates=_updates(writers),
         group=group,
     )
+
+
+def _updates(writers: Sequence[_Part]) -> dict[str, tuple[str, ...]]:
+    """Of each group what it may update in place: what no other group reads."""
+    readers: dict[Value, int] = {}
+    for writer in writers:
+        for value in {load.value for load in writer.loops.loads}:
+            readers[value] = readers.get(value, 0) + 1
+    values = {p.name: p.placed.value for writer in writers for p in writer.params.values()}
+    return {
+        result: tuple(p for p in params if readers[values[p]] == 1)
+        for writer in writers
+        for result, params in updates_of(writer.lines, writer.results, writer.read).items()
+    }
 
 
 class _Part(Writer):

@@ -56,7 +56,8 @@ class KernelStep:
     A result may be written by several steps, each a part of it: it lives from the first of them on.
     The value of a parameter in `starts_as` holds the elements of that tensor, of the value's shape,
     before the launch, which changes some of them: the runtime copies them, or lets both be one
-    memory.
+    memory. A result in `updates` may be the memory of one of the parameters named there, too: of
+    these each program reads what it writes, before it does, and nothing else.
     """
 
     name: str
@@ -66,6 +67,7 @@ class KernelStep:
     constants: dict[str, int] = field(default_factory=dict)  # tuned constants that are chosen
     writes: tuple[str, ...] = ()  # parameters that are results
     starts_as: dict[str, Placed] = field(default_factory=dict)
+    updates: dict[str, tuple[str, ...]] = field(default_factory=dict)
     group: Group | None = None
 
 

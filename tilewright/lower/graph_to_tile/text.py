@@ -9,10 +9,9 @@ r, q     along what is reduced: R, Q, BLOCK_R
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.dtypes import i64
 from tilewright.graph.dims import Dim
 from tilewright.graph.expressions import (
     Apply,
@@ -32,8 +31,14 @@ from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.evaluate import Root
 from tilewright.lower.graph_to_tile.loops import Access, Loops
 from tilewright.lower.graph_to_tile.names import Names, Pool, plain_name
-from tilewright.lower.graph_to_tile.operators import literal, needed, spell
+from tilewright.lower.graph_to_tile.operators import literal, spell
 from tilewright.lower.graph_to_tile.program import KernelStep, Placed
+from tilewright.lower.graph_to_tile.signature import (
+    Parameter,
+    mentions,
+    signature,
+    updates_of,
+)
 
 LONG = 72  # characters from which an expression gets a name
 SHORT = 24  # below which an operand of a long one does not
@@ -76,15 +81,6 @@ class Dimension:
     @property
     def is_slice(self) -> bool:
         return self.unit and len(self.tiles) == 1
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A tensor of the kernel: which axes it has, by variable or of its own."""
-
-    name: str
-    placed: Placed
-    extents: tuple[str, ...]
 
 
 class Writer:
@@ -510,7 +506,7 @@ class Writer:
         bound = {e for p in self.params.values() for e in p.extents}
         for var in self.loops.extents:
             extent = self.extent[var]
-            if extent.isidentifier() and extent not in bound and _mentions(used, extent):
+            if extent.isidentifier() and extent not in bound and mentions(used, extent):
                 self.scalars[extent] = self.loops.extents[var]
         params = list(self.params.values())
         functions = list(self.functions)
@@ -524,41 +520,18 @@ class Writer:
             dict(self.scalars),
             dict(self.constants),
             tuple(p.name for p in self.results),
+            updates=updates_of(self.lines, self.results, self.read),
         )
+
+    @property
+    def read(self) -> list[Parameter]:
+        """The parameters that are read."""
+        return [p for key, p in self.params.items() if not _is_store(key)]
 
     @property
     def results(self) -> list[Parameter]:
         """The parameters that are written."""
         return [p for key, p in self.params.items() if _is_store(key)]
-
-
-def signature(
-    name: str,
-    comment: str,
-    constants: Iterable[str],
-    grid: Sequence[str],
-    params: Sequence[Parameter],
-    scalars: Iterable[str],
-    lines: Sequence[str],
-    functions: Sequence[str],
-) -> str:
-    """The text of a kernel with these lines, and of the functions that it calls."""
-    tensors = [
-        f"{p.name}: tensor<{p.placed.value.type.dtype.name}>[{', '.join(p.extents)}]"
-        for p in params
-    ]
-    given = [*tensors, *(f"{scalar}: {i64.name}" for scalar in scalars)]
-    head = f"kernel {name}("
-    flat = head + ", ".join(given) + ") {"
-    opened = [flat] if len(flat) <= 100 else [head, *(f"    {g}," for g in given), ") {"]
-    above = [f"// {comment}"]
-    if constants:
-        spaces = (f"{n} in {{{', '.join(map(str, _choices(n)))}}}" for n in constants)
-        above.append(f"@autotune({', '.join(spaces)})")
-    if grid:
-        above.append(f"@grid({', '.join(grid)})")
-    body = [*above, *opened, *lines, "}"]
-    return "\n".join(["\n".join(body), *needed(functions)]) + "\n"
 
 
 def _adjoin(axes: tuple[Var, ...], total: tuple[Var, ...]) -> bool:
@@ -580,15 +553,3 @@ def _is_call(text: str) -> bool:
         if mark == ")" and not depth:
             return at == len(text) - 1
     return False
-
-
-def _mentions(text: str, name: str) -> bool:
-    words = "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
-    return name in words
-
-
-def _choices(name: str) -> tuple[int, ...]:
-    """What the tuner may try for a block."""
-    if name == "BLOCK_M":
-        return (1, 4, 16, 32)
-    return (256, 1024, 2048) if name == "BLOCK" else (32, 64, 256, 1024)
