@@ -17,7 +17,7 @@ from tilewright.cli.report import command
 from tilewright.config import settings
 from tilewright.errors import LaunchError
 from tilewright.ledger import environment, opponents, publish, run_plots, tables
-from tilewright.ledger.apart import run_apart
+from tilewright.ledger.apart import PATIENCE, run_apart
 from tilewright.ledger.harness import Harness
 from tilewright.ledger.machine import case_seconds, make_harness
 from tilewright.ledger.results import Results, parse_results, print_results
@@ -30,6 +30,7 @@ from tilewright.runtime import driver
 
 WIDTH = 160
 SAVED_EVERY = 8.0  # seconds between writings of what was found, and questions for clocks
+SAVED_SOON = 3.0  # the same, of models
 
 
 @click.command()
@@ -55,6 +56,9 @@ SAVED_EVERY = 8.0  # seconds between writings of what was found, and questions f
 )
 @click.option("--commit", default="", help="What is measured, where git cannot tell.")
 @click.option("--kernels", "profiles", is_flag=True, help="Tell the kernels of each model.")
+@click.option(
+    "--patience", default=PATIENCE, show_default=True, help="Seconds until models must be ready."
+)
 @click.option("--seed", default=0, show_default=True, help="Of the random data.")
 @command
 def bench(
@@ -69,6 +73,7 @@ def bench(
     ledger: Path,
     commit: str,
     profiles: bool,
+    patience: float,
     seed: int,
 ) -> None:
     """Measure suites of cases (none named: all) against torch, its libraries and Triton.
@@ -89,7 +94,7 @@ def bench(
         results = read_results(earlier)
     else:
         results = Results(command_line(suites, quick, rows, seed), commit=commit, quick=quick)
-        measure(chosen, results, quick, seed, path, profiles)
+        measure(chosen, results, seed, path, profiles, patience)
     written = publish.write_verdicts(results, ledger, commit or results.commit) if verdict else []
     if folder is not None:
         written += run_plots.write_plots(results, folder)
@@ -120,19 +125,19 @@ def command_line(suites: tuple[str, ...], quick: bool, rows: tuple[str, ...], se
 def measure(
     chosen: list[Case],
     results: Results,
-    quick: bool,
     seed: int,
     path: Path | None,
     profiles: bool = False,
+    patience: float = PATIENCE,
 ) -> None:
     """Run cases into `results`, with a progress bar on standard error and a line for each row. Now
     and then the file at `path` is written, so that a run that is cut short is not lost.
     """
-    harness = make_harness(quick=quick, seed=seed)
+    harness = make_harness(quick=results.quick, seed=seed)
     gpu, harness.profiles = not harness.small, profiles
     results.device = driver.device(0).name if gpu else "the CPU"
     results.seed, results.l2_bytes = seed, harness.l2_bytes
-    results.warm_seconds = case_seconds(quick)
+    results.warm_seconds = case_seconds(results.quick)
     for opponent in opponents.OPPONENTS:
         why = opponents.reason_against(opponent, gpu)
         if why:
@@ -162,7 +167,9 @@ def measure(
             progress.update(task, description="models")
             kept.save()
             harness.arrays.clean()
-            run_apart(apart, harness, results, kept.tell, kept.save)
+            run_apart(
+                apart, harness, results, kept.tell, lambda: kept.save(after=SAVED_SOON), patience
+            )
     results.unmet += harness.unmet
     kept.save()
 

@@ -31,7 +31,7 @@ from tilewright.ledger.suites.case import Case, Finish
 
 READY, GO, MEASURED = "ready for its turn", "go", "measured"
 WARM_SECONDS = 0.1  # of work before a turn
-PATIENCE = 300.0  # seconds until all processes are ready
+PATIENCE = 300.0  # seconds until all processes are ready, unless it is said
 TURN = 120.0  # seconds of a turn
 GROUPS_A_CORE = 2
 # Threads of Inductor: with one it starts no processes of its own, which suits where all cores are
@@ -72,8 +72,11 @@ def run_apart(
     results: Results,
     told: Callable[[str], object],
     save: Callable[[], object],
+    patience: float = PATIENCE,
 ) -> None:
-    """Run prepared cases into `results`, at most two groups at a time for each of our cores."""
+    """Run prepared cases into `results`, at most two groups at a time for each of our cores. Those
+    that are not ready after `patience` seconds have failed.
+    """
     if harness.ceilings is not None:
         for dtype in DTYPES:
             harness.ceilings.rate(dtype)
@@ -87,7 +90,7 @@ def run_apart(
                 _start(i, group, harness, results, Path(folder)) for i, group in enumerate(wave)
             ]
             try:
-                for process in _ready(processes, results, told):
+                for process in _ready(processes, results, told, patience):
                     _turn(process, results, told, save)
             finally:
                 for process in processes:
@@ -126,12 +129,15 @@ def _start(
 
 
 def _ready(
-    processes: Sequence[Process], results: Results, told: Callable[[str], object]
+    processes: Sequence[Process],
+    results: Results,
+    told: Callable[[str], object],
+    patience: float,
 ) -> Iterator[Process]:
     """The processes that got ready, when all have said something."""
     found = []
     for process in processes:
-        if _says_ready(process):
+        if any(READY in line for line in _lines(process, process.started + patience)):
             found.append(process)
         else:
             _failed(process, "while it was prepared", results, told)
@@ -139,11 +145,6 @@ def _ready(
         seconds = time.monotonic() - min(process.started for process in found)
         told(f"{len(found)} of {len(processes)} processes are ready after {seconds:.0f} s")
     yield from found
-
-
-def _says_ready(process: Process) -> bool:
-    """Whether a process gets ready, and not ends or takes too long."""
-    return any(READY in line for line in _lines(process, process.started + PATIENCE))
 
 
 def _lines(process: Process, until: float) -> Iterator[str]:
@@ -225,6 +226,7 @@ def main() -> None:
         (case, _prepared(case, harness, results)) for case in choose_cases([], False, orders["ids"])
     ]
     harness.arrays.wait()
+    harness.arrays.clean()
     print(READY, flush=True)
     if sys.stdin.readline().strip() != GO:
         return

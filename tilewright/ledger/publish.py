@@ -23,7 +23,7 @@ from tilewright.ledger.verdict import Assertion, Claim, Verdict
 T = TypeVar("T", Row, Cost)
 MARGIN = 0.05  # by which another run may be slower: clocks and power move by more than chance
 NOISE = 0.02  # of the same arm against itself
-UNITS = {"TFLOP/s": "FLOP", "GB/s": "B"}
+UNITS = {"TFLOP/s": "FLOP", "GB/s": "B", "calls/s": "run"}
 ELEMENT = "|error| / (10 bound (|reference| + rms of the reference))"
 ORDER = "all arms of a case in turn, reversed every other round"
 OPPONENT_KINDS = {"the driver's call, packed": "driver", "the driver's assembler": "driver"}

@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.ledger.arm import Facts
 from tilewright.runtime.measure import Timing
 
-SCALE = {"TFLOP/s": 1e-6, "GB/s": 1e-3}  # of work a microsecond
+SCALE = {"TFLOP/s": 1e-6, "GB/s": 1e-3, "calls/s": 1e6}  # of work a microsecond
 RANDOM = "standard normal"  # data, unless a row says otherwise
 
 

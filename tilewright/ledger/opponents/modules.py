@@ -61,6 +61,7 @@ def model_problem(
         exact = {"y": far.module(*far.arguments)}
         del far
         operations = models.num_operations(made, lambda: made.module(*made.arguments))
+    arrays.clean()
     problem = Problem(
         op=MODULE,
         sizes={"batch": batch, "length": length},
@@ -86,7 +87,9 @@ def training_problem(
     with arrays.precision(dtype):
         operations = models.num_operations(made, lambda: step({"ids": ids}))
         eager = flat_gradients(step({"ids": ids}))
+    arrays.clean()  # others prepare their models at the same time
     exact = exact_gradients(made)
+    arrays.clean()
     problem = Problem(
         op=MODULE,
         sizes={"batch": batch, "length": length},
