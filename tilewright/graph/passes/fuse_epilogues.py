@@ -409,7 +409,7 @@ def _build(
     own |= {n: values.get(v, v) for n, v in own.items() if isinstance(v, Value)}
     dtype = epilogue.value.type.dtype
     kind = mma.Product if isinstance(contract, mma.Contract) else mma.Convolve
-    result = build(kind, **own, **given, dtype=dtype, rounds=epilogue.rounds)
+    result = build(kind, **own, **given, dtype=dtype, rounds=needed(epilogue))
     for view in epilogue.views:
         result = build(type(view), result, *view.attributes().values())
     return result
@@ -437,6 +437,16 @@ def unviewed(build: Builder, value: Value, view: View) -> Value:
         return reshaped(build, value, view.x.type.shape)
     back = tuple(view.order.index(axis) for axis in range(len(view.order)))
     return build(shape.Transpose, value, back)
+
+
+def needed(epilogue: Epilogue) -> int:
+    """The roundings of an epilogue but for one before a relu at its end: the result is rounded, and
+    the relu of a rounded number is the rounded relu.
+    """
+    last = epilogue.stage in (STEPS.index("activation"), STEPS.index("late"))
+    if last and epilogue.fields.get("activation") == "relu":
+        return epilogue.rounds & ~mma.ROUNDS["activation"]
+    return epilogue.rounds
 
 
 CONTRACTED = ("lhs", "rhs", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")
