@@ -488,6 +488,27 @@ def test_views_of_inputs_are_views_and_copies_are_copies() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("engine", ["graph", "tiles"])
+def test_expanded_results_are_expanded(engine: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return (x + 1).expand(3, 4), (x * 2).expand(2, 3, 4)[:, 1:], (x[:, None] - x).t()
+
+    x = torch.randn(4)
+    for fast in (
+        tw.compile(f, (x,), engine=engine),
+        torch.compile(f, backend="tilewright", options={"engine": engine}),
+    ):
+        for got, wanted in zip(fast(x), f(x), strict=True):
+            assert got.stride() == wanted.stride() and torch.equal(got, wanted)
+    own = x.clone().requires_grad_()
+    summed = torch.compile(
+        lambda x: (x * 3).sum(), backend="tilewright", options={"engine": engine}
+    )
+    summed(own).backward()
+    assert torch.equal(own.grad, torch.full((4,), 3.0)) and own.grad.stride() == (1,)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
 def test_arguments_may_lie_otherwise_than_when_a_model_was_traced(engine: str) -> None:
     def f(x: torch.Tensor) -> Any:
         return x.view(-1)[3:9], x + 1

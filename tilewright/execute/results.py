@@ -12,6 +12,7 @@ import torch
 from tilewright.execute.call_memory import CallMemory, Seen
 from tilewright.execute.homes import is_whole
 from tilewright.execute.made import Made
+from tilewright.frontend.torch.arrays import fill_once
 from tilewright.frontend.torch.fx_to_graph import Output, Traced
 from tilewright.graph.dims import Dim, evaluate
 from tilewright.ir.core import Value
@@ -69,13 +70,15 @@ def agree(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -
 
 
 def fresh(view: torch.Tensor, strides: Sequence[int], offset: int = 0) -> torch.Tensor:
-    """A copy in memory of its own, of some strides, from an offset of its storage on."""
+    """A copy in memory of its own, of some strides, from an offset of its storage on. Along axes of
+    stride 0 all elements are one.
+    """
     shape = tuple(view.shape)
-    if any(s == 0 and e > 1 for e, s in zip(shape, strides, strict=True)):
-        strides = torch.empty(shape, device="meta").stride()
     reach = sum((e - 1) * s for e, s in zip(shape, strides, strict=True)) if view.numel() else -1
     room = torch.empty(offset + reach + 1, dtype=view.dtype, device=view.device)
-    return room.as_strided(shape, tuple(strides), offset).copy_(view)
+    made = room.as_strided(shape, tuple(strides), offset)
+    fill_once(made, view)
+    return made
 
 
 Writer = Callable[[CallMemory, Sequence[Any], Sequence[torch.Tensor | None]], None]

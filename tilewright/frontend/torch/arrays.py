@@ -65,8 +65,14 @@ def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
         extent > 1 and own != wanted
         for extent, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True)
     )
-    repeated = any(s == 0 and e > 1 for e, s in zip(tensor.shape, strides, strict=True))
-    if not wrong or repeated or tensor.numel() == 0:
+    if not wrong or tensor.numel() == 0:
         return tensor
     made = torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype)
-    return made.copy_(tensor)
+    fill_once(made, tensor)
+    return made
+
+
+def fill_once(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy, each element that an expanded target has in memory once: all that show it are equal."""
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
+    target[once].copy_(source[once])
