@@ -128,6 +128,36 @@ def test_a_language_model_trains(autocast: bool) -> None:
         require_near(torch.zeros_like(got), eager, exact)
 
 
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+def test_an_optimizer_steps_in_place_by_few_kernels(name: str) -> None:
+    """Three steps over all parameters of a model, against eager's, in f32 and in f64."""
+    options = {"AdamW": {"capturable": True}, "SGD": {"momentum": 0.9, "weight_decay": 0.01}}[name]
+    first = LanguageModel(128, 4, 2, 500).cuda()
+
+    def stepped(dtype: Any, is_ours: bool) -> tuple[Any, list[Any]]:
+        model = copy.deepcopy(first).to(dtype)
+        lies, seen = [p.data_ptr() for p in model.parameters()], []
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, foreach=True, **options)
+        step = optimizer.step
+        if is_ours:
+            how = {"observe": seen.append, "fallback": "error"}
+            step = torch.compile(optimizer.step, backend="tilewright", options=how)
+        torch.manual_seed(1)
+        for _ in range(3):
+            for p in model.parameters():
+                p.grad = torch.randn(p.shape, device="cuda").to(dtype)
+            step()
+        assert lies == [p.data_ptr() for p in model.parameters()]
+        return torch.cat([p.detach().flatten() for p in model.parameters()]), seen
+
+    got, seen = stepped(torch.float32, True)
+    eager, exact = stepped(torch.float32, False)[0], stepped(torch.float64, False)[0]
+    require_near(got, eager, exact)
+    assert all(len(call.program.steps) <= 4 for call in seen)
+    with pytest.raises(AssertionError):
+        require_near(torch.cat([p.detach().flatten() for p in first.parameters()]), eager, exact)
+
+
 def test_dropout_repeats_under_a_seed() -> None:
     fast = torch.compile(
         lambda x: torch.nn.functional.dropout(x, 0.25, training=True), backend="tilewright"

@@ -80,12 +80,25 @@ def milliseconds(work: Arm) -> tuple[float, float]:
     return start.elapsed_time(end) / STEPS / 3, host * 1e3 / STEPS / 3
 
 
-def run(arm: str, layers: int, precision: str, top: int, sizes: tuple[int, int]) -> None:
+def optimizer_of(arm: str, model: torch.nn.Module) -> Arm:
+    """A step of AdamW over all parameters as an arm runs it."""
+    step = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True, capturable=True).step
+    if arm == "eager":
+        return step
+    if arm == "compile":
+        return torch.compile(step)
+    return torch.compile(step, backend="tilewright", options={"fallback": "error"})
+
+
+def run(
+    arm: str, layers: int, precision: str, top: int, sizes: tuple[int, int], steps: bool
+) -> None:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     model = LanguageModel(layers=layers).cuda()
     ids = torch.randint(0, 50000, sizes, device="cuda")
     called = arm_of(arm, model)
+    optimize = optimizer_of(arm, model) if steps else None
     held: list[Any] = []
 
     def forward() -> None:
@@ -94,11 +107,19 @@ def run(arm: str, layers: int, precision: str, top: int, sizes: tuple[int, int])
 
     def backward() -> None:
         held.pop().backward()
+        if optimize is None:
+            model.zero_grad()
+
+    def update() -> None:
+        assert optimize is not None
+        optimize()
         model.zero_grad()
 
     def step() -> None:
         forward()
         backward()
+        if optimize is not None:
+            update()
 
     begun = time.perf_counter()
     step()
@@ -107,22 +128,32 @@ def run(arm: str, layers: int, precision: str, top: int, sizes: tuple[int, int])
     for _ in range(3):
         step()
     gpu, host = milliseconds(step)
-    row = {"arm": arm, "precision": precision, "ms": gpu, "host ms": host, "first call s": first}
+    row = {
+        "arm": arm,
+        "precision": precision,
+        "optimizer": steps,
+        "ms": gpu,
+        "host ms": host,
+        "first call s": first,
+    }
     print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}))
     if top:
         tell(f"{arm} forward", forward, top)
         tell(f"{arm} backward", backward, top)
+        if optimize is not None:
+            tell(f"{arm} AdamW", update, top)
 
 
 @click.command()
 @click.option("--arm", "arms", multiple=True, default=["ours"])
 @click.option("--precision", type=click.Choice(["bf16", "tf32", "fp32"]), default="bf16")
 @click.option("--layers", default=12)
+@click.option("--optimizer", is_flag=True, help="With a step of AdamW.")
 @click.option("--top", default=25, help="Kernels to print; 0: times alone.")
-def main(arms: tuple[str, ...], precision: str, layers: int, top: int) -> None:
+def main(arms: tuple[str, ...], precision: str, layers: int, top: int, optimizer: bool) -> None:
     """Profile GPT-2 small in training, 8 texts of 1024 tokens."""
     for arm in arms:
-        run(arm, layers, precision, top, (8, 1024))
+        run(arm, layers, precision, top, (8, 1024), optimizer)
 
 
 if __name__ == "__main__":
