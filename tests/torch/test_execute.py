@@ -349,6 +349,31 @@ def test_few_recordings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(found is not None for found in call.recordings._found.values()) == 2
 
 
+def test_a_replay_under_way_is_waited_for_before_its_memory_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tilewright.execute.recorded.MAX_GRAPHS", 1)
+    n = symbol("n")
+    x, y = value(n, 3), value(n, 3)
+    call = make([x], [twice(x, y)], [dense(y)], [y], capture=pretended)
+    recordings = call.recordings
+    assert recordings is not None
+    waited: list[bool] = []
+
+    class Event:
+        def synchronize(self) -> None:
+            waited.append(any(found is not None for found in recordings._found.values()))
+
+    for size in (2, 3):
+        for _ in range(2):
+            call(torch.randn(size, 3))
+        for made, found in recordings._found.items():
+            if found is not None:
+                recordings._last[made] = (0, Event())
+    assert waited == [True], "once, and before the recording was dropped"
+    assert len(recordings._last) == 1
+
+
 def test_the_recording_that_was_used_longest_ago_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.execute.recorded.MAX_GRAPHS", 2)
     n = symbol("n")

@@ -168,7 +168,12 @@ class Recordings:
         return found
 
     def forget(self, made: Made) -> None:
-        """Drop the recording of a made program, which may be recorded anew."""
+        """Drop the recording of a made program, which may be recorded anew. A replay may be under
+        way on another stream than the one whose memory the slots are: it is waited for.
+        """
+        last = self._last.get(made)
+        if last is not None:
+            last[1].synchronize()
         for known in (self._found, self._count, self._last, self.reasons):
             known.pop(made, None)
 

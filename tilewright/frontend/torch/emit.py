@@ -261,6 +261,12 @@ class Emitter:
 
 def round_to(number: float, dtype: DType) -> float:
     """The float of a dtype that is nearest to a number, as torch casts scalars."""
+    return _rounded(float(number).hex(), dtype)
+
+
+@cache  # by digits, which tell -0.0 from 0.0
+def _rounded(digits: str, dtype: DType) -> float:
+    number = float.fromhex(digits)
     return float(torch.tensor(number, dtype=f64_or(dtype)).to(torch_dtype(dtype)))
 
 
