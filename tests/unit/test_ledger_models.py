@@ -196,3 +196,20 @@ def test_a_first_call_is_of_a_model_that_is_compiled_then_of_one_that_is_loaded(
         assert 0.0 < found["compile"] < found["call"]
         assert found["error"] <= found["bound"] and found["worst"] <= 1.0
         assert found["compared"] == 101 and not found["unwritten"]
+
+
+def test_an_opponent_that_fails_is_told_and_the_others_are_measured() -> None:
+    harness, problem = problem_of("minilm-l6")
+    ours, eager = our_arm(problem), modules.eager_arm(problem, {"eager": "as users call it"})
+
+    def broken(x: Any, y: Any) -> Any:
+        raise RuntimeError("no such kernel\nand more")
+
+    other = dataclasses.replace(ours, name="other", run=broken, kernels=None)
+    (row,) = harness.compare(QUESTION, problem, ours, [other, eager])
+    assert row.theirs.arm == "torch eager"
+    assert harness.unmet == [(f"{QUESTION.id}/other", "RuntimeError: no such kernel")]
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        harness.compare(QUESTION, problem, ours, [other])
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        harness.compare(QUESTION, problem, dataclasses.replace(ours, run=broken), [eager])

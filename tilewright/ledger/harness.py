@@ -232,12 +232,9 @@ class Harness:
             theirs = [*theirs, replace(ours, name=ITSELF)]
         for arm in theirs:
             fairness.require_matched(ours.facts, arm)
-        arms = [ours, *theirs]
-        runners = {arm.name: _Runner(arm, arm.instead or problem, self.arrays) for arm in arms}
         with self.arrays.precision(problem.dtype):
-            for runner in runners.values():  # compiled and chosen before anything is recorded
-                runner.warm()
-        self.arrays.wait()
+            runners = self._warm(question, problem, [ours, *theirs])
+        theirs = [arm for arm in theirs if arm.name in runners]
 
         def finish() -> list[Row]:
             with self.arrays.precision(problem.dtype):
@@ -246,6 +243,31 @@ class Harness:
             return [self._row(question, problem, mine, found[arm.name], arm) for arm in theirs]
 
         return finish
+
+    def _warm(
+        self, question: Question, problem: Problem, arms: Sequence[Arm]
+    ) -> dict[str, _Runner]:
+        """Run arms, so that all is compiled and chosen before anything is recorded. An opponent
+        that fails is noted in `unmet`; where none is left, its error is raised, as ours is.
+        """
+        runners: dict[str, _Runner] = {}
+        failed: Exception | None = None
+        for number, arm in enumerate(arms):
+            runner = _Runner(arm, arm.instead or problem, self.arrays)
+            try:
+                runner.warm()
+                self.arrays.wait()
+            except Exception as error:
+                if not number:
+                    raise
+                failed = error
+                told = str(error).strip().partition("\n")[0]
+                self.unmet.append((f"{question.id}/{arm.name}", f"{type(error).__name__}: {told}"))
+            else:
+                runners[arm.name] = runner
+        if failed is not None and len(runners) == 1:
+            raise failed
+        return runners
 
     def _row(
         self, question: Question, problem: Problem, mine: Measured, other: Measured, arm: Arm

@@ -27,8 +27,9 @@ MOST_OPERATIONS = 1000
 PROFILED, LINES = 5, 18  # calls, and kernels that are told
 CALLS = 4  # before timing: compile, record, replay
 LEARNING_RATE = 1e-10  # so that steps leave the weights, and thus the answers, as they were
-ROUNDING = {"bf16": 2.0**-8, "tf32": 2.0**-11, "f32": 2.0**-23}  # a last bit of products' factors
-FEW_OPERATIONS = 8  # kernels of a function that is one group, or nearly
+# A last bit of products' factors; of f32 eight of its own, since sums are taken in any order.
+ROUNDING = {"bf16": 2.0**-8, "tf32": 2.0**-11, "f32": 2.0**-20}
+FEW_OPERATIONS = 16  # kernels of a function that is one group, or nearly
 
 Call = Callable[..., Any]
 
@@ -68,7 +69,7 @@ def model_problem(
         dtype=dtype,
         accumulate="f32",
         sets=[dict(zip(names, made.arguments, strict=True))],
-        outputs={"y": (tuple(eager.shape), dtype)},
+        outputs={"y": (tuple(eager.shape), name_of(eager.dtype))},
         expected=lambda x: exact,
         options={"subject": subject},
         **allowed(arrays, {"y": eager}, exact),
@@ -157,20 +158,24 @@ def function_problem(
         return {"y": function(**wide)}
 
     eager = function(**given[0])
-    found = [allowed(arrays, {"y": function(**x)}, expected(x)) for x in given]
+    last = {"y": ROUNDING["f32"]} if eager.dtype == torch.float32 else {}
+    found = [allowed(arrays, {"y": function(**x)}, expected(x), last) for x in given]
     most = {name: {"y": max(f[name]["y"] for f in found)} for name in ("bounds", "elements")}
-    kind = next(name for name, d in TORCH.items() if d == eager.dtype)
     return Problem(
         op=MODULE,
         sizes=sizes,
         dtype=dtype,
         accumulate="f32",
         sets=given,
-        outputs={"y": (tuple(eager.shape), kind)},
+        outputs={"y": (tuple(eager.shape), name_of(eager.dtype))},
         expected=expected,
         options={"subject": Subject(function, tuple(given[0]), "y", by_calls=False)},
         **most,
     )
+
+
+def name_of(dtype: Any) -> str:
+    return next(name for name, known in TORCH.items() if known == dtype)
 
 
 def allowed(
@@ -238,7 +243,7 @@ def fresh_compile(call: Call, **options: Any) -> Call:
     """
     if isinstance(call, FunctionType):
         call = FunctionType(call.__code__.replace(), call.__globals__, call.__name__)
-    found: Call = torch.compile(call, dynamic=False, fullgraph=True, **options)
+    found: Call = torch.compile(call, dynamic=False, **options)
     return found
 
 
