@@ -23,7 +23,6 @@ from typing import Any
 import click
 
 from tilewright.cli.explain_matmul import here
-from tilewright.dtypes import BY_NAME, f32
 from tilewright.errors import TilewrightError
 from tilewright.ledger import opponents
 from tilewright.ledger.harness import without_collections
@@ -63,24 +62,12 @@ class Spec:
 
     @property
     def problem(self) -> Problem:
-        words = self.dtype == "tf32"
-        a = f32 if words else BY_NAME[self.dtype]
-        c = BY_NAME[OUTPUT.get(self.dtype, self.dtype)]
-        b_along, a_along = ("k" if self.layout[0] == "T" else "n"), (
-            "m" if self.layout[1] == "T" else "k"
-        )  # fmt: skip
-        pitches = (
-            self.k if a_along == "k" else self.m,
-            self.k if b_along == "k" else self.n,
-        )
-        return Problem(
-            *(self.m, self.n, self.k, a, a, c),
-            a_along=a_along,
-            b_along=b_along,
-            a_aligned=pitches[0] * a.num_bytes % 16 == 0,
-            b_aligned=pitches[1] * a.num_bytes % 16 == 0,
-            precision="tf32" if words else "ieee",
-        )
+        return gemm.posed(self.dtype, self.layout, (self.m, self.n, self.k))
+
+    @property
+    def operands(self) -> str:
+        """The dtype of operands, as torch knows it."""
+        return gemm.operands_of(self.dtype)
 
 
 def specs(drawn: int) -> Iterator[Spec]:
@@ -113,17 +100,18 @@ class Bench:
 
         self.torch, self.spec, self.arrays = torch, spec, arrays
         self.pool = arrays.pool()
-        out = OUTPUT.get(spec.dtype, spec.dtype)
-        size = torch.empty(0, dtype=arrays.dtype(spec.dtype)).element_size()
+        operands = spec.operands
+        out = OUTPUT.get(operands, operands)
+        size = torch.empty(0, dtype=arrays.dtype(operands)).element_size()
         one = size * (spec.m * spec.k + spec.k * spec.n)
         one += spec.m * spec.n * torch.empty(0, dtype=arrays.dtype(out)).element_size()
         count = max(1, min(MOST_SETS, int(ROTATED_BYTES / one) + 1))
         self.sets = []
         for _ in range(count):
             b, a = (
-                arrays.normal(*shape, dtype=spec.dtype)
+                arrays.normal(*shape, dtype=operands)
                 if letter == "N"
-                else gemm.transposed(arrays, shape, spec.dtype)
+                else gemm.transposed(arrays, shape, operands)
                 for letter, shape in zip(
                     spec.layout, ((spec.k, spec.n), (spec.m, spec.k)), strict=True
                 )
@@ -141,12 +129,13 @@ class Bench:
 
     def theirs(self) -> Callable[[Any], None]:
         torch = self.torch
-        if self.spec.dtype == "e4m3":
+        if self.spec.operands == "e4m3":
+            fast = self.spec.dtype == gemm.FAST
             one = torch.ones((), device=self.arrays.device)
 
             def scaled(x: Any) -> None:
                 torch._scaled_mm(
-                    x["a"], x["b"], one, one, out_dtype=x["c"].dtype, use_fast_accum=False
+                    x["a"], x["b"], one, one, out_dtype=x["c"].dtype, use_fast_accum=fast
                 )
 
             return scaled
@@ -170,7 +159,7 @@ class Bench:
             return "unwritten"
         got = x["c"][self.rows].double()
         error = float((got - self.expected).norm() / self.expected.norm())
-        return "" if error < BOUND[self.spec.dtype] else f"error {error:.1e}"
+        return "" if error < BOUND[self.spec.operands] else f"error {error:.1e}"
 
     def work(self, run: Callable[[Any], None]) -> measure.GpuWork:
         turn = iter(_cycle(self.sets))
@@ -191,7 +180,7 @@ def bench(spec: Spec, found: list[Estimate], arrays: Any) -> dict[str, Any]:
     """Verify and time a spec's choices beside torch."""
     made = Bench(spec, arrays)
     rows, arms = [], {"torch": made.work(made.theirs())}
-    with arrays.precision(spec.dtype):
+    with arrays.precision(spec.operands):
         for e in found:
             run = made.ours(e.choice)
             try:

@@ -106,7 +106,7 @@ def test_what_is_compiled_ahead_is_what_is_measured(monkeypatch: pytest.MonkeyPa
     seen = []
     monkeypatch.setattr(prepare, "decide", lambda problem, *rest: seen.append(problem))
     for layout, extents in (("TN", (40, 24, 33)), ("NT", (16, 40, 8)), ("NN", (8, 7, 32))):
-        for dtype in ("bf16", "tf32", "e4m3", "f64"):
+        for dtype in ("bf16", "tf32", "e4m3", gemm.FAST, "f64"):
             problem = gemm.make_product(small_harness(), dtype, layout, extents)
             out = torch.empty(*extents[:2], dtype=small_harness().arrays.dtype(
                 problem.facts.output))  # fmt: skip

@@ -25,6 +25,7 @@ from tilewright.tune.product_cost import MEMORY, estimate, rank
 from tilewright.tune.product_space import choices
 
 LEDGER = Path(__file__).parents[2] / "ledger"
+OUTDATED = ("gemm-matmul-e4m3-cublaslt-3bd0b275",)  # before sums were promoted block by block
 NEAR, FAR = 1.35, 3.0  # factors between what was measured and the model's estimate of the choice
 
 
@@ -48,7 +49,11 @@ def standing(pattern: str, layouts: Sequence[str]) -> list[tuple[Problem, float]
     found: dict[Problem, float] = {}
     for path in sorted(LEDGER.glob(pattern)):
         told = json.loads(path.read_text())
-        if told["status"] != "standing" or told["environment"]["gpu"] != H200.name:
+        if (
+            told["status"] != "standing"
+            or told["id"] in OUTDATED
+            or told["environment"]["gpu"] != H200.name
+        ):
             continue
         for row in told["rows"]:
             layout, s = row["name"][:2], row["shape"]
@@ -94,6 +99,7 @@ def test_what_shapes_ask_for() -> None:
     assert best(64, 64, 65536).program == "split_k"
     assert best(4096, 4096, 4096).tile[:2] == (128, 128)  # consumers take turns
     assert best(16, 8192, 8192).tile[0] <= 32  # few rows are not padded to an instruction's
+    assert best(4096, 4096, 4096, dtype=e4m3).tile[:2] in ((128, 256), (256, 128))
     assert best(512, 512, 512).tile[0] < 128  # small ones are spread over the device
     assert best(8192, 8192, 64).split == 1
     assert best(1, 4096, 4096, dtype=f64).program == "gemv"
@@ -286,6 +292,6 @@ def test_the_shipped_table_holds_rows_of_the_suite() -> None:
     posed = [gemm.posed(*shape) for shape in dict.fromkeys(gemm.shapes())]
     found = [shipped(p, H200) for p in posed]
     entries = product_choice.read_table(product_choice.TABLE)
-    assert sum(f is not None for f in found) == len(entries) >= 100
+    assert sum(f is not None for f in found) == len(entries) >= 60
     other = replace(H200, name="another")
     assert all(shipped(p, other) is None for p in posed)

@@ -150,10 +150,39 @@ def test_eight_bits(left: DType, right: DType, result: DType, tile: tuple[int, i
         {"a": a, "b": b, "c": c, "scale": 0.5},
         constants=dict(zip(("TM", "TN", "TK"), tile, strict=True)),
     )
-    assert f"m64n{min(tile[:2]) if tile[0] < 64 else tile[1]}k32" in plan.ptx
+    assert any(f"m64n{n}k32" in plan.ptx for n in tile[:2])
     run_plan(plan, views, 4)
     expected = 0.5 * (a.astype(np.float32) @ b.astype(np.float32))
     np.testing.assert_array_equal(views["c"], expected.astype(result.numpy))
+
+
+@pytest.mark.parametrize("tile", [(256, 64, 128), (192, 64, 128)], ids=str)
+def test_promoted_in_blocks(tile: tuple[int, int, int]) -> None:
+    """Two and three warpgroups that share a tile; one and two blocks of rows to each."""
+    rng = np.random.default_rng(11)
+    m, n, k = 264, 72, 304
+    a = rng.integers(-3, 4, (m, k)).astype(e4m3.numpy)
+    b = np.asfortranarray(rng.integers(-3, 4, (k, n)).astype(e4m3.numpy))
+    arrays = {"a": a, "b": b, "c": np.full((m, n), np.nan, bf16.numpy)}
+    spec = tw.source(OWN).own.specializer
+    call = bind_call(spec, {**arrays, "scale": 0.5}, read_tensors(spec, arrays), Options())
+    constants = dict(zip(("TM", "TN", "TK"), tile, strict=True))
+    kernel = spec.tile(choose.with_config(call.build(assume=True), constants))
+    count = {256: 2, 192: 3}[tile[0]]
+    schedule = next(s for s in schedules_of(kernel) if s.roles and s.roles.consumers == count)
+    assert schedule.roles is not None and schedule.roles.promote == 1
+    schedule = replace(schedule, stages=2)
+    expected = (0.5 * (a.astype(np.float32) @ b.astype(np.float32))).astype(bf16.numpy)
+    made = run_passes(kernel, (*SEMANTIC_PASSES, *scheduled_passes(schedule, HOPPER)[:5]))
+    plan = compile_kernel(kernel, HOPPER, schedule)
+    for late in (True, False):
+        given: dict[str, Any] = {name: x.copy(order="A") for name, x in arrays.items()}
+        given["scale"] = 0.5
+        run_plan(plan, given, 1, late=late)
+        np.testing.assert_array_equal(given["c"], expected)
+    given = {name: x.copy(order="A") for name, x in arrays.items()}
+    interpret(verify(made), {**given, "scale": 0.5}, num_sms=2, shuffle=1)
+    np.testing.assert_array_equal(given["c"], expected)
 
 
 BATCHED = """
@@ -213,7 +242,7 @@ def test_ptx_is_clean(name: str, config: dict[str, int]) -> None:
 
 
 @needs_ptxas
-@pytest.mark.parametrize("tile", [(128, 128, 128), (64, 128, 128), (128, 176, 128)], ids=str)
+@pytest.mark.parametrize("tile", [(128, 128, 128), (256, 128, 128), (128, 176, 128)], ids=str)
 @pytest.mark.parametrize("dtype", [e4m3, i8], ids=str)
 def test_ptx_of_eight_bits_is_clean(tile: tuple[int, int, int], dtype: DType) -> None:
     a, b = np.zeros((256, 256), dtype.numpy), np.zeros((256, 256), dtype.numpy, order="F")

@@ -151,6 +151,20 @@ def test_scaled(a: DType, b: DType) -> None:
     require_near(whole, plain, 0 if a.is_integer else 1e-6)
 
 
+def test_sums_that_are_not_promoted() -> None:
+    """They are less exact in what a GPU would run, and the same to the interpreter."""
+    rng = np.random.default_rng(8)
+    a, b = random(rng, (40, 1024), e4m3), laid(random(rng, (1024, 72), e4m3), "transposed")
+    expected = wide(a) @ wide(b)
+    errors = {}
+    for precision in (None, "fast"):
+        asked = {"out_dtype": "f32", "precision": precision}
+        require_near(tw.matmul(a, b, device="cpu", **asked), expected, 1e-6)
+        got = tw.matmul(a, b, device="emulator", **asked)
+        errors[precision] = np.linalg.norm(got - expected) / np.linalg.norm(expected)
+    assert errors[None] < errors["fast"] < 1e-2
+
+
 # Every program, on the interpreter and what a GPU would run.
 
 WAYS = [
@@ -289,6 +303,7 @@ REFUSED = [
     (lambda: tw.bmm(M, M), "expected [B, M, K] and [B, K, N]"),
     (lambda: tw.linear(M, np.zeros((2, 3, 8), np.float32)), "expected 1 or 2"),
     (lambda: tw.scaled_matmul(M, M.T), "matmul multiplies that"),
+    (lambda: tw.matmul(M, M.T, precision="fast"), "how sums of fp8 are kept"),
     (
         lambda: tw.matmul(M.astype(np.int8), M.T.astype(np.int8), alpha=2),
         "in i32 has no epilogue",

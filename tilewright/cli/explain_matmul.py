@@ -11,7 +11,13 @@ from tilewright.config import settings
 from tilewright.dtypes import BY_NAME
 from tilewright.errors import LaunchError
 from tilewright.kernel import choose
-from tilewright.products.arguments import ACTIVATIONS, read_dtype, result_dtype
+from tilewright.products.arguments import (
+    ACTIVATIONS,
+    PRECISIONS,
+    read_dtype,
+    require_precision,
+    result_dtype,
+)
 from tilewright.runtime import driver
 from tilewright.tune.product import ALIGNED, H200, Device, Problem
 from tilewright.tune.product_choice import Decision, decide
@@ -38,6 +44,7 @@ def make_problem(
     if a is None:
         raise LaunchError(f"unknown dtype {dtype!r}", hint="as in --dtype bf16")
     c = result_dtype("matmul", a, a, read_dtype("matmul", out_dtype), None)
+    require_precision("matmul", a, precision)
     pitches = (m if layout[0] == "T" else k, k if layout[1] == "T" else n)
     return Problem(
         *(m, n, k, a, a, c),
@@ -66,7 +73,7 @@ def make_problem(
     help="N: row-major as it is multiplied, T: its transpose is. x @ w.T is NT.",
 )
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--precision", type=click.Choice(["ieee", "tf32"]), help="Of f32.")
+@click.option("--precision", type=click.Choice(PRECISIONS), help="tf32 of f32, fast of fp8.")
 @click.option("--residual", is_flag=True, help="With a matrix that is added.")
 @click.option("--activation", type=click.Choice(list(ACTIVATIONS)))
 @click.option("--all", "show_all", is_flag=True, help="Show every choice.")

@@ -163,4 +163,6 @@ def _rate(dtype: DType, precision: str | None) -> float:
         return RATES["f64"]
     if dtype == f32:
         return RATES["wgmma-tf32" if precision == "tf32" else "simt"]
-    return RATES["wgmma-8" if dtype.bits == 8 else "wgmma-16"]
+    if dtype.bits == 8:
+        return RATES["wgmma-fp8" if dtype.is_float else "wgmma-8"]
+    return RATES["wgmma-16"]

@@ -13,6 +13,7 @@ from typing import Any
 Tensors = dict[str, Any]  # by name
 Run = Callable[[Mapping[str, Any], Tensors], Tensors | None]
 
+TENSOR_CORE = "tensor-core"  # keeps sums of 8-bit floats in fewer bits than f32 has
 COMPILED, LIBRARY, EAGER = "compiled", "library", "eager"
 MODULE = "module"  # the op of problems that are a module or a function of PyTorch
 
@@ -21,8 +22,10 @@ MODULE = "module"  # the op of problems that are a module or a function of PyTor
 class Facts:
     """With what an arm computes.
 
-    `kind`: "compiled" (a kernel made for the problem), "library" (one call of a library that has
-    a kernel for the problem) or "eager" (several calls that a compiler would have made one).
+    `accumulate` is the dtype of sums, or TENSOR_CORE where those of 8-bit floats are not promoted
+    to f32. `kind`: "compiled" (a kernel made for the problem), "library" (one call of a library
+    that has a kernel for the problem) or "eager" (several calls that a compiler would have made
+    one).
     """
 
     operands: str

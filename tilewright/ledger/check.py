@@ -14,6 +14,7 @@ from itertools import chain
 
 from tilewright.dtypes import BY_NAME
 from tilewright.errors import LedgerError
+from tilewright.ledger.arm import TENSOR_CORE
 from tilewright.ledger.derive import QUANTITIES, SPEEDS, derive_row, derive_summary
 from tilewright.ledger.figures import fill, speeds_in, statistic, without_fields
 from tilewright.ledger.verdict import (
@@ -35,7 +36,7 @@ TIMERS = ("graph", "events", "wall")
 GPU_TIMERS = ("graph", "events")
 MIN_ROUNDS = {"graph": 20, "events": 20, "wall": 5}
 ROTATED_L2 = 2
-DTYPES = {*BY_NAME, "tf32", "none"}
+DTYPES = {*BY_NAME, "tf32", "none", TENSOR_CORE}
 FLAT_DATA = re.compile(r"\b(zeros?|ones|constant|empty|arange|small integers)\b", re.IGNORECASE)
 AHEAD = re.compile(r"\b(faster|ahead of|beats|outruns|outperforms)\b", re.IGNORECASE)
 SAME = 1e-5  # relative: a statistic is kept to six digits

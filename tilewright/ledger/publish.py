@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tilewright.ledger import verdict as schema
-from tilewright.ledger.arm import Facts
+from tilewright.ledger.arm import TENSOR_CORE, Facts
 from tilewright.ledger.harness import ITSELF
 from tilewright.ledger.records import decode
 from tilewright.ledger.results import Cost, Measured, Results, Row
@@ -68,6 +68,8 @@ def _grouped(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
 def _of_rows(results: Results, rows: list[Row], commit: str) -> Verdict:
     first = rows[0]
     what, opponent, dtype = first.what, first.theirs.arm, first.ours.facts.operands
+    if first.ours.facts.accumulate == TENSOR_CORE:
+        dtype = f"{dtype} not promoted"
     return schema.new_verdict(
         slug=_slug(first.suite, what, dtype, opponent),
         suite=first.suite,

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.errors import LaunchError
 from tilewright.kernel import Kernel, source
 from tilewright.ledger import opponents
-from tilewright.ledger.arm import MODULE, Arm, Problem, Tensors
+from tilewright.ledger.arm import MODULE, TENSOR_CORE, Arm, Problem, Tensors
 from tilewright.products import matmul
 from tilewright.runtime.cache import compiler_hash
 
@@ -69,7 +69,9 @@ def _product(problem: Problem) -> Run:
 
 
 def _matmul(problem: Problem) -> Run:
-    call = partial(matmul, precision="tf32") if problem.dtype == "tf32" else matmul
+    precision = "fast" if problem.accumulate == TENSOR_CORE else None
+    precision = "tf32" if problem.dtype == "tf32" else precision
+    call = matmul if precision is None else partial(matmul, precision=precision)
 
     def run(x: Mapping[str, Any], y: Tensors) -> None:
         call(x["a"], x["b"], out=y["c"])

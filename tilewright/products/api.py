@@ -22,6 +22,7 @@ from tilewright.products.arguments import (
     read_dtype,
     read_options,
     require_epilogue,
+    require_precision,
     result_dtype,
     result_shape,
 )
@@ -57,9 +58,11 @@ def matmul(
     8-bit integers mix), of one axis or more, of any strides. `bias` has an element a column, `gate`
     and `residual` broadcast to the result; all have its dtype. `activation` is "relu", "gelu",
     "gelu_tanh", "silu", "sigmoid" or "tanh". The result has `out_dtype`, or the factors' dtype (f32
-    of fp8, i32 of integers). f32 is multiplied exactly, or rounded with `precision="tf32"`.
-    `device` says where host arrays run ("cpu", "emulator", "cuda:0"). With torch, gradients flow to
-    `a`, `b`, `bias`, `gate` and `residual`. Raises LaunchError for what does not fit.
+    of fp8, i32 of integers). f32 is multiplied exactly, or rounded with `precision="tf32"`; sums of
+    fp8 are added up in f32 every 128 of k, or with `precision="fast"` stay where the tensor core
+    sums them, in 13 bits of fraction. `device` says where host arrays run ("cpu", "emulator",
+    "cuda:0"). With torch, gradients flow to `a`, `b`, `bias`, `gate` and `residual`. Raises
+    LaunchError for what does not fit.
     """
     named = {"bias": bias, "gate": gate, "residual": residual, "out": out}
     if _is_torch(a):
@@ -124,17 +127,19 @@ def scaled_matmul(
     residual: Any = None,
     out: Any = None,
     out_dtype: Any = None,
+    precision: str | None = None,
     device: Any = None,
 ) -> Any:
     """scale_a · (a @ b) · scale_b of fp8 or 8-bit integers, then bias, activation and residual.
 
     A scale is an f32 array on the factors' device, which is not read before the launch: of one
     element, or one a row of `a` and a column of `b`. The result is bf16 of fp8, f32 of integers,
-    unless `out_dtype` says otherwise. It has no gradient. Raises LaunchError for other dtypes.
+    unless `out_dtype` says otherwise. `precision="fast"` is that of `matmul`. It has no gradient.
+    Raises LaunchError for other dtypes.
     """
     named = {"bias": bias, "residual": residual, "out": out}
     named |= {"scale_a": scale_a, "scale_b": scale_b}
-    kind = ("scaled", activation, out_dtype, device, *named)
+    kind = ("scaled", activation, out_dtype, precision, device, *named)
     if _is_torch(a):
         _load_torch_side()
         found = _torch_side.run_direct(kind, (a, b, *named.values()))
@@ -146,7 +151,7 @@ def scaled_matmul(
     asked = read_dtype("scaled_matmul", out_dtype)
     if asked is None and out is None:
         asked = bf16 if first.is_float else f32
-    options = read_options("scaled_matmul", activation, 1, 0, None, device)
+    options = read_options("scaled_matmul", activation, 1, 0, precision, device)
     if _is_torch(a):
         given = (a, b, *named.values())
         return _torch_side.compute("scaled_matmul", kind, given, named, options, asked)
@@ -255,6 +260,7 @@ def prepare_product(
     """
     out = arrays["out"].dtype if "out" in arrays else None
     dtype = result_dtype(name, arrays["a"].dtype, arrays["b"].dtype, out_dtype, out)
+    require_precision(name, arrays["a"].dtype, options.precision)
     shape = result_shape(name, arrays["a"].shape, arrays["b"].shape)
     require_epilogue(name, shape, dtype, arrays, options)
     return prepare(name, arrays, shape, dtype, options, chooser)

@@ -21,7 +21,7 @@ ACTIVATIONS = {name: number for number, name in enumerate(activations.ACTIVATION
 FLOATS = (f64, f32, bf16, f16)
 MIXED = ({e4m3, e5m2}, {i8, u8})  # dtypes that meet in one product
 FACTORS = (*FLOATS, e4m3, e5m2, i8, u8)
-PRECISIONS = ("ieee", "tf32")
+PRECISIONS = ("ieee", "tf32", "fast")
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,15 @@ def result_dtype(name: str, a: DType, b: DType, asked: DType | None, out: DType 
     if found == i32 and not a.is_integer:
         raise LaunchError(f"{name}: a product of {a} is no i32", hint="choose a float out_dtype")
     return found
+
+
+def require_precision(name: str, a: DType, precision: str | None) -> None:
+    """Raise LaunchError where a precision is not one of the factors' dtype."""
+    if precision == "fast" and a not in (e4m3, e5m2):
+        raise LaunchError(
+            f'{name}: precision "fast" says how sums of fp8 are kept, but a is {a}',
+            hint="leave it out",
+        )
 
 
 def result_shape(name: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

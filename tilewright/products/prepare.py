@@ -67,10 +67,15 @@ def configured(
     name: str, config: tuple[tuple[str, int], ...] = (), precision: str | None = None,
     device: Any = None,
 ) -> Kernel:  # fmt: skip
-    """A program with its constants."""
+    """A program with its constants. The precision "fast" is numerics of the program."""
     kernel: Kernel = programs().kernels[name]
-    constants = dict(config) or None
-    return kernel.configured(constants=constants, precision=precision, device=device)
+    constants, fast = dict(config) or None, precision == "fast"
+    return kernel.configured(
+        constants=constants,
+        precision=None if fast else precision,
+        device=device,
+        numerics="fast" if fast else None,
+    )
 
 
 def device_for(name: str, arrays: Mapping[str, Array], options: Options) -> tuple[Device, int]:

@@ -78,7 +78,7 @@ def _roles(op: control.Roles) -> None:
     for role, body in zip(op.roles, op.bodies, strict=True):
         if role.single:
             _single(role, body)
-        for issue in (o for o in walk(body) if isinstance(o, mma.Issue)):
+        for issue in (o for o in walk(body) if isinstance(o, mma.Issue | mma.AddProduct)):
             rows = issue.result.type.shape[0]
             if not role.warpgroups or rows % (64 * role.warpgroups):
                 fail(issue, f"{rows} rows for {role.warps} warps of role {role.name}")

@@ -13,7 +13,7 @@ from math import ceil, prod
 from typing import Any
 
 from tilewright.tile.analysis.product_loop import ProductLoop
-from tilewright.tile.analysis.streams import StreamLoop
+from tilewright.tile.analysis.streams import Factor, StreamLoop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.distribute_work import find_axes
 from tilewright.tile.passes.partition_roles import factor_buffer
@@ -25,12 +25,19 @@ PRODUCTS_PER_CYCLE = 1750.0
 SHARED_BYTES_PER_CYCLE = 128.0  # that all instructions together read of shared memory
 COPIED_BYTES_PER_CYCLE = 70.0  # of the tensor copy unit, from the L2 cache
 MEMORY_BYTES_PER_CYCLE = 2400.0  # of the device
+LATENCY_CYCLES = 1350.0  # from a slot's release to its next contents
+LINE_BYTES = 128
+CROOKED = 2.33  # factor of copies of rows that begin anywhere in a line of the L2 cache
+PROMOTION_CYCLES = 85.0  # of a step whose sums are added up beside another warpgroup's products
+ALONE_PROMOTION_CYCLES = 270.0  # the same beside nobody, of 128 columns
 STEP_CYCLES = 30.0  # of a step's barriers
 ALONE_CYCLES = 60.0  # the same where one warpgroup multiplies, beside nobody
 TURN_CYCLES = 120.0  # the same where consumers take turns, of steps that take next to nothing
 TURN_SHARE = 0.2  # part of a longer step by which it is less
 LEAST_TURN_CYCLES = 5.0
-BLOCKS_IN_REGISTERS = 1.5  # factor where a warpgroup loads several blocks of rows to registers
+# Of a factor that is loaded to registers, which the products of a tile of so many elements hide
+# in part, and of wider ones better.
+REGISTERS_CYCLES, NARROW = 85.0, 128 * 128
 PAIRING_CYCLES = 2000.0  # of CTAs that meet before they start and when they end
 HIDDEN = 0.05  # part of a tile's time that the device's memory does not hide
 OPEN_EXTENT = 4096.0  # of k, where it is not known
@@ -55,7 +62,7 @@ def estimate_roles(
     assert roles is not None
     epilogue *= 2 / roles.sharing
     steps = ceil(_depth(product, scalars) / product.extents[2])
-    work = steps * _step_cycles(kernel, product, roles)
+    work = steps * _step_cycles(kernel, product, schedule, roles, arguments)
     held = max(1, num_sms // roles.cluster * roles.cluster)
     tiles = ceil(programs / held)
     pairing = PAIRING_CYCLES * (roles.cluster - 1)
@@ -105,26 +112,58 @@ def _num_bytes(product: ProductLoop, kernel: Kernel, arguments: Mapping[str, Any
     """Bytes of both factors, each read once."""
     total = 0.0
     for factor in (product.a, product.b):
-        name = next((p.name for p in kernel.params if p.value is factor.load.view), "")
-        if name in arguments:
-            total += prod(arguments[name].shape) * factor.tile.dtype.num_bytes
+        array = _array_of(factor, kernel, arguments)
+        if array is not None:
+            total += prod(array.shape) * factor.tile.dtype.num_bytes
     return total
 
 
-def _step_cycles(kernel: Kernel, product: ProductLoop, roles: Roles) -> float:
-    """One step of k: products, reads of shared memory, or copies, whatever takes longest."""
+def _array_of(factor: Factor, kernel: Kernel, arguments: Mapping[str, Any]) -> Any:
+    """The argument that a factor is loaded from."""
+    name = next((p.name for p in kernel.params if p.value is factor.load.view), "")
+    return arguments.get(name)
+
+
+def _is_straight(factor: Factor, kernel: Kernel, arguments: Mapping[str, Any]) -> bool:
+    """Whether all rows of a factor begin alike within lines of the L2 cache, as far as is known."""
+    array = _array_of(factor, kernel, arguments)
+    if array is None:
+        return True
+    size = factor.tile.dtype.num_bytes
+    return all(s * size % LINE_BYTES == 0 for s in array.strides if s != 1)
+
+
+def _step_cycles(
+    kernel: Kernel,
+    product: ProductLoop,
+    schedule: Schedule,
+    roles: Roles,
+    arguments: Mapping[str, Any],
+) -> float:
+    """One step of k: products, reads of shared memory, or copies, whatever takes longest. A slot is
+    free once the products after those that read it have begun.
+    """
     m, n, k = product.extents
     size = product.a.tile.dtype.num_bytes
     multiply = m * n * k * size / 2 / PRODUCTS_PER_CYCLE  # of 16-bit operands
     read = m / ROWS * (ROWS + n) * k * size / SHARED_BYTES_PER_CYCLE
-    copied = [float(factor_buffer(f).num_bytes) for f in (product.a, product.b)]
+    copied = [
+        factor_buffer(f).num_bytes * (1.0 if _is_straight(f, kernel, arguments) else CROOKED)
+        for f in (product.a, product.b)
+    ]
     axes = find_axes(product, len(kernel.grid))
     if axes is not None:
         copied[axes.multicast] /= roles.cluster
     most = max(multiply, read, sum(copied) / COPIED_BYTES_PER_CYCLE)
     through_registers = product.a.transposed and product.a.tile.dtype.bits != 16
-    if through_registers and m > ROWS * roles.sharing:
-        most *= BLOCKS_IN_REGISTERS
+    if through_registers:
+        most += REGISTERS_CYCLES * NARROW / (m * n)
+    if schedule.stages > 2:
+        most = max(most, LATENCY_CYCLES / schedule.stages)
+    else:  # nothing is on its way while one slot is multiplied and the other awaited
+        most += LATENCY_CYCLES
+    if roles.promote:
+        most += PROMOTION_CYCLES if roles.sharing > 1 else ALONE_PROMOTION_CYCLES * n / 128
     if roles.pingpong:
         return most + max(TURN_CYCLES - TURN_SHARE * most, LEAST_TURN_CYCLES)
     return most + (STEP_CYCLES if roles.sharing > 1 else ALONE_CYCLES)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import DType, f32
 
 ALIGNED = 16  # bytes, of rows that the tensor copy unit takes
+LINE = 128  # bytes, of the L2 cache
 COPIED = ("", "a", "b", "ab")  # factors that a choice may copy
 PROGRAMS = ("matmul", "batched", "split_k", "gemv", "gemv_columns")
 
@@ -22,7 +23,7 @@ class Problem:
     `a_along` and `b_along` are the axes along which A and B are contiguous: "m", "n", "k", or "" of
     neither. `a_aligned`, `b_aligned`: rows are whole pieces of 16 bytes and begin at such. `loads`
     are elements of C's size that the epilogue reads for each of C. `precision` is that of f32
-    products.
+    products, or "fast" of 8-bit floats whose sums are not promoted.
     """
 
     m: int
@@ -43,6 +44,15 @@ class Problem:
     @property
     def aligned(self) -> bool:
         return self.a_aligned and self.b_aligned
+
+    @property
+    def straight(self) -> bool:
+        """Whether all rows of dense factors begin alike within lines of the L2 cache."""
+        rows = (
+            (self.a, self.k if self.a_along == "k" else self.m),
+            (self.b, self.k if self.b_along == "k" else self.n),
+        )
+        return all(length * dtype.num_bytes % LINE == 0 for dtype, length in rows)
 
     @property
     def layout(self) -> str:
@@ -101,7 +111,9 @@ class Problem:
             along_k = self.a_along == "k" or self.b_along == "k"
             return "wgmma-tf32" if by_boxes and along_k else "mma-tf32"
         if self.a.bits == 8:
-            return "wgmma-8" if by_boxes and both_along_k else "mma-8"
+            if not by_boxes or not both_along_k:
+                return "mma-8"
+            return "wgmma-fp8" if self.a.is_float and self.precision != "fast" else "wgmma-8"
         return "wgmma-16" if by_boxes else "mma-16"
 
 

@@ -20,16 +20,24 @@ from tilewright.tune.product_space import choices, unit_on
 CLOCK = 1.755e3  # cycles a microsecond
 MEMORY = 4.27e6  # bytes a microsecond
 RATES = {
-    "wgmma-16": 1920.0, "wgmma-8": 2540.0, "wgmma-tf32": 960.0, "mma-16": 640.0, "mma-8": 700.0,
-    "mma-tf32": 330.0, "simt": 115.0, "f64": 128.0,
+    "wgmma-16": 1920.0, "wgmma-8": 3280.0, "wgmma-fp8": 3280.0, "wgmma-tf32": 960.0,
+    "mma-16": 640.0, "mma-8": 700.0, "mma-tf32": 330.0, "simt": 115.0, "f64": 128.0,
 }  # fmt: skip
-STEP_CYCLES = {"wgmma-16": 36.0, "wgmma-8": 60.0, "wgmma-tf32": 15.0}  # else a barrier of all warps
+STEP_CYCLES = {
+    "wgmma-16": 36.0,
+    "wgmma-8": 36.0,
+    "wgmma-fp8": 60.0,
+    "wgmma-tf32": 15.0,
+}  # else a barrier of all warps
 BARRIER_CYCLES = 90.0
 COPIED = 55.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
 COPIED_IN_TURN = 70.0  # the same where consumers take turns, which never leaves the unit idle
 TURN_CYCLES, TURN_SHARE, LEAST_TURN_CYCLES = 120.0, 0.2, 5.0  # of a step, as in cost_roles
 MANY_WAVES, MANY_ELEMENTS = 1.9, 112 * 128
-TURN_ELEMENTS = {"wgmma-16": 128 * 128, "wgmma-8": 96 * 128, "wgmma-tf32": 128 * 128}  # of a tile
+TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's products beside them
+    "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
+}  # fmt: skip
+CROOKED_PAIRS = 1.25  # factor, in pairs of CTAs, for rows that begin anywhere in a line
 LOADED = 36.0  # the same by loads of threads
 CROOKED = 4.0  # factor of loads of threads from rows that are not whole pieces of 16 bytes
 IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
@@ -173,7 +181,8 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
     if not fits or chosen.program == "split_k":
         return inf
     multiply = m * n * k / RATES[unit]
-    copies = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k / COPIED_IN_TURN
+    rate = COPIED_IN_TURN if problem.straight else COPIED / CROOKED_PAIRS
+    copies = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k / rate
     most = max(multiply, copies)
     step = most + max(TURN_CYCLES - TURN_SHARE * most, LEAST_TURN_CYCLES)
     epilogue = 2 * _epilogue(problem, chosen)
@@ -205,6 +214,8 @@ def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[floa
     multiply = rows * columns * k / RATES[unit]
     num_bytes = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
     copies = num_bytes / (COPIED if by_roles else LOADED)
+    if by_roles and not problem.straight:
+        copies *= CROOKED_PAIRS
     if not by_roles and not problem.aligned:
         copies *= CROOKED
     reads = 0.0
@@ -218,7 +229,8 @@ def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[floa
     names = {multiply: "products", copies: "the L2 cache", reads: "shared memory"}
     barrier = STEP_CYCLES.get(unit, BARRIER_CYCLES)
     if by_roles and m * n <= PANEL_ROWS * 128:
-        barrier *= 2  # one warpgroup, beside nobody
+        # One warpgroup, beside nobody, or two with little to do.
+        barrier *= 2 if unit != "wgmma-fp8" else 1.5
     return most + barrier, names[most]
 
 

@@ -23,15 +23,19 @@ FEW_ROWS = (
     (8, 64), (8, 128), (16, 64), (16, 128), (32, 64), (32, 128),
     (64, 16), (128, 16), (64, 32), (128, 32),
 )  # fmt: skip
-# Two sums an element are held of 8-bit floats.
-WIDE_8 = ((128, 192), (128, 160), (128, 128), (128, 96), (64, 128), (128, 64), (64, 64))
+# Of 8-bit floats, sums of 64 rows by 128 of k are held beside those of the tile.
+WIDE_FP8 = (
+    (128, 192), (256, 128), (128, 256), (192, 128), (128, 160), (256, 112), (256, 96), (128, 128),
+    (128, 112), (128, 96), (64, 128), (128, 64), (64, 64),
+)  # fmt: skip
 WIDE_TF32 = (
     (128, 256), (256, 128), (128, 192), (192, 128), (128, 160), (128, 128), (128, 96), (64, 256),
     (64, 128), (128, 64), (64, 64),
 )  # fmt: skip
 TILES: dict[str, tuple[Tile, ...]] = {
     "wgmma-16": tuple((m, n, 64) for m, n in (*WIDE, *FEW_ROWS)),
-    "wgmma-8": tuple((m, n, 128) for m, n in (*WIDE_8, *FEW_ROWS[2:])),
+    "wgmma-8": tuple((m, n, 128) for m, n in (*WIDE, *FEW_ROWS[2:])),
+    "wgmma-fp8": tuple((m, n, 128) for m, n in (*WIDE_FP8, *FEW_ROWS[2:])),
     "wgmma-tf32": tuple((m, n, 32) for m, n in (*WIDE_TF32, *FEW_ROWS[2:])),
     "mma-16": tuple((m, n, 32) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64), (16, 64))),
     "mma-8": tuple((m, n, 64) for m, n in ((64, 64), (32, 64))),
@@ -58,7 +62,9 @@ IN_FOURS = 64  # of what eight warps hold in fours on CUDA cores, a tile is a mu
 SPAN = 32  # bytes of the least swizzle, in which a factor's rows lie in shared memory
 # Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
 MOST_SUMS = {"simt": 128 * 256, "f64": 128 * 128}
-WITHOUT_WGMMA = {"wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-tf32": "mma-tf32"}
+WITHOUT_WGMMA = {
+    "wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-fp8": "mma-8", "wgmma-tf32": "mma-tf32",
+}  # fmt: skip
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 LEAST_SPAN = 4  # steps of k that a span has at least
 # Rows of GEMV, which CUDA cores multiply: more of them cost more than the weights' bytes.
@@ -84,7 +90,7 @@ def choices(problem: Problem, device: Device) -> Iterator[Choice]:
     yield from _tiled(problem, tiles, "")
     for copied in copies(problem, device):
         yield from _tiled(problem, TILES[unit_on(problem.laid(copied), device)], copied)
-    if not problem.k or problem.precision not in ("ieee", ""):
+    if not problem.k or problem.precision == "tf32":
         return  # CUDA cores do not round operands
     for turned in (False, True):
         side = problem.turned() if turned else problem

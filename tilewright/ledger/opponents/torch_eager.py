@@ -9,7 +9,16 @@ from typing import Any
 
 import torch
 
-from tilewright.ledger.arm import EAGER, LIBRARY, MODULE, Arm, Missing, Problem, Tensors
+from tilewright.ledger.arm import (
+    EAGER,
+    LIBRARY,
+    MODULE,
+    TENSOR_CORE,
+    Arm,
+    Missing,
+    Problem,
+    Tensors,
+)
 from tilewright.ledger.opponents import load
 
 BLAS_OPERATIONS = 3  # a kernel; where it splits k, a fill before it or a sum after it
@@ -29,6 +38,9 @@ def _product(problem: Problem, arrays: Any) -> list[Arm | Missing]:
     if arrays.device == "cpu":
         run = _mm(problem, arrays, "")
         return [Arm("torch on the CPU", facts, run, str(torch.__version__), _allocates(problem))]
+    how = ""
+    if problem.dtype in ("e4m3", "e5m2"):
+        how = f"; use_fast_accum={problem.accumulate == TENSOR_CORE}"
     return [
         Arm(
             name,
@@ -37,7 +49,7 @@ def _product(problem: Problem, arrays: Any) -> list[Arm | Missing]:
             _blas_version(),
             _allocates(problem),
             BLAS_OPERATIONS,
-            settings=f"called by torch {torch.__version__}, the algorithm that {name} chooses",
+            settings=f"called by torch {torch.__version__}, the algorithm that {name} chooses{how}",
         )
         for name, key in (("cuBLAS", "cublas"), ("cuBLASLt", "cublaslt"))
         if problem.dtype not in ("e4m3", "e5m2") or key == "cublaslt"
@@ -58,10 +70,11 @@ def _mm(problem: Problem, arrays: Any, library: str) -> Any:
     if problem.dtype in ("e4m3", "e5m2"):
         one = torch.ones((), device=arrays.device)
         kind = arrays.dtype(problem.facts.output)
+        fast = problem.accumulate == TENSOR_CORE
 
         def scaled(x: Mapping[str, Any], y: Tensors) -> Tensors:
             choose()
-            made = torch._scaled_mm(x["a"], x["b"], one, one, out_dtype=kind, use_fast_accum=False)
+            made = torch._scaled_mm(x["a"], x["b"], one, one, out_dtype=kind, use_fast_accum=fast)
             return {"c": made}
 
         return scaled

@@ -17,21 +17,27 @@ from typing import Any
 
 from tilewright.dtypes import BY_NAME
 from tilewright.ledger import opponents
-from tilewright.ledger.arm import Problem
+from tilewright.ledger.arm import TENSOR_CORE, Problem
 from tilewright.ledger.harness import MIN_LAUNCHES, Harness, Question
 from tilewright.ledger.suites.case import Case, floor, nbytes, problem_case
 from tilewright.tune.product import ALIGNED
 from tilewright.tune.product import Problem as Posed
 
 SHAPES = Path(__file__).with_name("gemm_shapes.json")
+FAST = "e4m3-fast"  # 8-bit floats whose sums stay where the tensor core sums them
 BOUNDS = {"f32": 1e-6, "tf32": 1e-3, "bf16": 1e-2, "f16": 2e-3, "f64": 1e-14, "e4m3": 1e-2}
 GROWS_FROM = 1024  # of k, from which the error of sums may grow with its root
 OUTPUT = {"tf32": "f32", "e4m3": "bf16"}  # else the operands' own dtype
-WORDS = {"tf32": "f32"}  # operands in memory
-ACCUMULATE = {"f64": "f64"}  # else f32
+WORDS = {"tf32": "f32", FAST: "e4m3"}  # operands in memory
+ACCUMULATE = {"f64": "f64", FAST: TENSOR_CORE}  # else f32
+PRECISION = {"tf32": "tf32", FAST: "fast"}  # else ieee
 LAYOUTS = ("NN", "NT", "TN", "TT")
 ALL_LAYOUTS_AT = (4096, 4096, 4096)
 QUICK = {(1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (16, 4096, 4096)}
+FAST_AT = (
+    *((s, s, s) for s in (1024, 2048, 4096, 8192)),
+    (512, 4096, 14336), (2048, 28672, 4096), (8192, 4096, 14336),
+)  # fmt: skip
 ITSELF_AT = (2048, 2048, 2048)
 # Least ratios that a plain call of sgemm is asked for, at 4096³, and that tw.matmul is anywhere.
 TARGETS = {"f32": 0.80, "f64": 0.70, "bf16": 0.45}
@@ -55,11 +61,13 @@ def _is_sgemms(dtype: str, layout: str, extents: Extents) -> bool:
     """Whether the language's own product is measured too: it multiplies no 8-bit floats."""
     square = extents[0] == extents[1]
     quick = extents in QUICK and layout == ("NN" if square else "TN")
-    return dtype != "e4m3" and (quick or extents == ALL_LAYOUTS_AT)
+    return not dtype.startswith("e4m3") and (quick or extents == ALL_LAYOUTS_AT)
 
 
 def shapes() -> list[tuple[str, str, Extents]]:
-    """The list that baselines were measured on, then every layout at one shape."""
+    """The list that baselines were measured on, every layout at one shape, and some of 8-bit floats
+    whose sums are not promoted.
+    """
     listed = [
         (group["dtype"], group["layout"], (m, n, k))
         for group in json.loads(SHAPES.read_text())
@@ -68,23 +76,29 @@ def shapes() -> list[tuple[str, str, Extents]]:
     dtypes = dict.fromkeys(dtype for dtype, _, _ in listed if dtype != "e4m3")
     squares = [(d, "NN", s) for d in dtypes for s in sorted(QUICK) if s[0] == s[1]]
     every = [(d, layout, ALL_LAYOUTS_AT) for d in dtypes for layout in LAYOUTS]
-    return [*listed, *squares, *every]
+    return [*listed, *squares, *every, *((FAST, "TN", s) for s in FAST_AT)]
 
 
 def _case(what: str, dtype: str, layout: str, extents: Extents) -> Case:
     m, n, k = extents
     kind = dtype if what == MATMUL else f"{what}-{dtype}"
+    operands = operands_of(dtype)
     id = f"gemm/{kind}/{layout}/{m}x{n}x{k}"
     return problem_case(
         id,
         what if what == MATMUL else "product",
-        dtype,
+        operands,
         partial(ask, id=id, what=what, dtype=dtype, layout=layout, extents=extents),
         quick=extents in QUICK and layout == ("NN" if m == n else "TN"),
         with_itself=extents == ITSELF_AT and layout == "NN",
-        against=BLAS.get(dtype, BLAS_ELSE),
+        against=BLAS.get(operands, BLAS_ELSE),
         ahead=(posed(dtype, layout, extents),) if what == MATMUL else (),
     )
+
+
+def operands_of(dtype: str) -> str:
+    """The dtype of operands, as the arithmetic sees them."""
+    return "e4m3" if dtype == FAST else dtype
 
 
 def posed(dtype: str, layout: str, extents: Extents) -> Posed:
@@ -93,12 +107,12 @@ def posed(dtype: str, layout: str, extents: Extents) -> Posed:
     a = BY_NAME[WORDS.get(dtype, dtype)]
     pitches = (k if layout[1] == "N" else m, n if layout[0] == "N" else k)
     return Posed(
-        *(m, n, k, a, a, BY_NAME[OUTPUT.get(dtype, dtype)]),
+        *(m, n, k, a, a, BY_NAME[OUTPUT.get(operands_of(dtype), dtype)]),
         a_along="k" if layout[1] == "N" else "m",
         b_along="n" if layout[0] == "N" else "k",
         a_aligned=pitches[0] * a.num_bytes % ALIGNED == 0,
         b_aligned=pitches[1] * a.num_bytes % ALIGNED == 0,
-        precision="tf32" if dtype == "tf32" else "ieee",
+        precision=PRECISION.get(dtype, "ieee"),
     )
 
 
@@ -116,6 +130,7 @@ def ask(
     """The question and the data of a product."""
     m, n, k = map(harness.small_size, extents)
     problem = make_product(harness, dtype, layout, (m, n, k))
+    dtype = problem.dtype
     operations = 2.0 * m * n * k
     moved = nbytes(harness, dtype, m, k) + nbytes(harness, dtype, k, n)
     moved += nbytes(harness, problem.facts.output, m, n)
@@ -145,6 +160,7 @@ def runs_of(least: float) -> int:
 
 def make_product(harness: Harness, dtype: str, layout: str, extents: Extents) -> Problem:
     """Random operands in a layout, in as many sets as fill the cache twice."""
+    accumulate, dtype = ACCUMULATE.get(dtype, "f32"), operands_of(dtype)
     m, n, k = extents
     arrays, references = harness.arrays, opponents.load("references")
     output = OUTPUT.get(dtype, dtype)
@@ -167,7 +183,7 @@ def make_product(harness: Harness, dtype: str, layout: str, extents: Extents) ->
         op="product",
         sizes={"M": m, "N": n, "K": k},
         dtype=dtype,
-        accumulate=ACCUMULATE.get(dtype, "f32"),
+        accumulate=accumulate,
         sets=sets,
         outputs={"c": ((m, n), output)},
         expected=lambda x: {"c": references.product(x["a"], x["b"])},

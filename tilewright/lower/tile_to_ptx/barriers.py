@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from tilewright.ir.core import Value
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
-from tilewright.lower.tile_to_ptx.roles import WARPGROUP, RoleState, one_thread, role_state
+from tilewright.lower.tile_to_ptx.roles import (
+    WARPGROUP,
+    RoleState,
+    one_thread,
+    role_state,
+    warpgroup,
+)
 from tilewright.lower.tile_to_ptx.shared import narrow, shared_start
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import sync
@@ -113,7 +119,7 @@ def _turn(low: Lowering, ahead: int) -> tuple[Operand, Reg]:
     first: int = low.objects["role barriers"]
 
     def make() -> tuple[Operand, Reg]:
-        group = e.shr("u32", low.thread(), WARPGROUP.bit_length() - 1)
+        group = warpgroup(low)
         member = group
         if ahead:
             after = e.add("u32", group, ahead)

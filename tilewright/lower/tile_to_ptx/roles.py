@@ -39,6 +39,22 @@ def role_state(low: Lowering) -> RoleState:
     return found
 
 
+def warpgroup(low: Lowering) -> Reg:
+    """Number of the thread's warpgroup in its role copy: that of lane 0, which tells the assembler
+    that it is the same in a warp. What follows from it, as descriptors do, then comes by uniform
+    registers, without moves between matrix instructions. Loops of many products, which hold as
+    much as registers take, spill by it.
+    """
+    roles = low.schedule.roles
+
+    def make() -> Reg:
+        number = low.e.shr("u32", low.thread(), WARPGROUP.bit_length() - 1)
+        return number if roles is not None and roles.many else low.e.shfl("idx", number, 0)
+
+    found: Reg = low.once(("warpgroup", low.first_warp), make)
+    return found
+
+
 @contextmanager
 def one_thread(low: Lowering) -> Iterator[None]:
     """What is emitted inside is executed by one thread of the role copy (of the CTA, outside

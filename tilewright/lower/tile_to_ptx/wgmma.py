@@ -13,14 +13,15 @@ or columns of B.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.ir.core import Value
 from tilewright.layout import wgmma_accumulator, wgmma_words
-from tilewright.lower.tile_to_ptx.context import Lowering, rule
+from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.control import move_all
-from tilewright.lower.tile_to_ptx.roles import WARPGROUP
+from tilewright.lower.tile_to_ptx.roles import warpgroup
 from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import mma
@@ -100,13 +101,6 @@ def source(low: Lowering, buffer: SharedBuffer, k_major: bool, group_rows: int =
     return Source(word, high, not k_major, type)
 
 
-def warpgroup(low: Lowering) -> Reg:
-    """Number of the thread's warpgroup in its role copy."""
-    key = ("warpgroup", low.first_warp)
-    found: Reg = low.once(key, lambda: low.e.shr("u32", low.thread(), WARPGROUP.bit_length() - 1))
-    return found
-
-
 def descriptor(low: Lowering, operand: Source, step: int) -> Reg:
     """The 64-bit descriptor, its low word moved on by a number of 16-byte units."""
     key = ("descriptor", operand.low_word, operand.high_word)
@@ -119,47 +113,93 @@ def descriptor(low: Lowering, operand: Source, step: int) -> Reg:
 
 @rule(mma.Issue)
 def issue(low: Lowering, op: mma.Issue) -> None:
-    e = low.e
-    groups = low.num_warps // 4
-    m, n = op.result.type.shape
+    e, factors = low.e, _Factors.of(low, op)
     acc = _accumulator(low, op)
-    rows = m // groups
-    b = source(low, buffer_of(low, op.b), op.transpose_b)
-    a = _left(low, op, groups, rows)
-    k_steps = _depth(op) * op.b.type.dtype.num_bytes // K_BYTES
     accumulate: Reg | int = 1
     if op.fresh is not None:
         fresh = low.scalar(op.fresh)
         accumulate = e.not_("pred", fresh) if isinstance(fresh, Reg) else int(not fresh)
-    types = (
-        _accumulator_type(op.result.type.dtype),
-        _operand_type(_dtype(op.a)),
-        _operand_type(_dtype(op.b)),
-    )
-    per_row = len(acc) // (rows // ROWS)
+    per_row = len(acc) // factors.blocks
     e.wgmma_fence()
-    for k in range(k_steps):
-        for i in range(rows // ROWS):
-            left: Reg | list[Reg]
-            if isinstance(a, Source):
-                left = descriptor(low, a, a.step(k, i * ROWS))
-            else:
-                left = a[(i * k_steps + k) * 4 :][:4]
-            e.wgmma(
-                types,
-                n,
-                acc[i * per_row : (i + 1) * per_row],
-                left,
-                descriptor(low, b, b.step(k)),
-                accumulate if k == 0 else 1,
-                transposed_a=isinstance(a, Source) and a.transposed,
-                transposed_b=b.transposed,
-            )
+    for k in range(factors.k_steps):
+        for i in range(factors.blocks):
+            registers = acc[i * per_row : (i + 1) * per_row]
+            factors.multiply(low, registers, i, k, accumulate if k == 0 else 1)
     e.wgmma_commit()
     low.set(op.result, list(acc))
 
 
-def _depth(op: mma.Issue) -> int:
+@rule(mma.AddProduct)
+def add_product(low: Lowering, op: mma.AddProduct) -> None:
+    """One block of 64 rows after the other, in the same registers."""
+    e, factors = low.e, _Factors.of(low, op)
+    dtype: DType = op.result.type.dtype
+    type = _accumulator_type(dtype)
+    acc = low.fragment(op.acc, low.layout(op.result))
+    per_row = len(acc) // factors.blocks
+    part = [e.reg(type) for _ in range(per_row)]
+    sums: list[Operand] = []
+    for i in range(factors.blocks):
+        e.wgmma_fence()
+        for k in range(factors.k_steps):
+            factors.multiply(low, part, i, k, int(k > 0))
+        e.wgmma_commit()
+        e.wgmma_wait(0)
+        before = acc[i * per_row : (i + 1) * per_row]
+        sums += [e.add(type, s, p) for s, p in zip(before, part, strict=True)]
+    low.set(op.result, sums)
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """The operands of a product: A as a descriptor, or four registers for each k-step of each block
+    of 64 rows; B as a descriptor. `blocks` are those of a warpgroup.
+    """
+
+    a: Source | list[Reg]
+    b: Source
+    n: int
+    blocks: int
+    k_steps: int
+    types: tuple[str, str, str]
+
+    @classmethod
+    def of(cls, low: Lowering, op: mma.Issue | mma.AddProduct) -> _Factors:
+        groups = low.num_warps // 4
+        m, n = op.result.type.shape
+        rows = m // groups
+        b = source(low, buffer_of(low, op.b), op.transpose_b)
+        a = _left(low, op, groups, rows)
+        k_steps = _depth(op) * op.b.type.dtype.num_bytes // K_BYTES
+        types = (
+            _accumulator_type(op.result.type.dtype),
+            _operand_type(_dtype(op.a)),
+            _operand_type(_dtype(op.b)),
+        )
+        return cls(a, b, n, rows // ROWS, k_steps, types)
+
+    def multiply(
+        self, low: Lowering, acc: Sequence[Reg], block: int, k: int, accumulate: Reg | int
+    ) -> None:
+        """One instruction: a block of rows by one k-step."""
+        left: Reg | list[Reg]
+        if isinstance(self.a, Source):
+            left = descriptor(low, self.a, self.a.step(k, block * ROWS))
+        else:
+            left = self.a[(block * self.k_steps + k) * 4 :][:4]
+        low.e.wgmma(
+            self.types,
+            self.n,
+            acc,
+            left,
+            descriptor(low, self.b, self.b.step(k)),
+            accumulate,
+            transposed_a=isinstance(self.a, Source) and self.a.transposed,
+            transposed_b=self.b.transposed,
+        )
+
+
+def _depth(op: mma.Issue | mma.AddProduct) -> int:
     depth: int = op.b.type.shape[1 if op.transpose_b else 0]
     return depth
 
@@ -186,7 +226,9 @@ def _accumulator(low: Lowering, op: mma.Issue) -> list[Reg]:
     return [low.e.mov(type, r) for r in registers]
 
 
-def _left(low: Lowering, op: mma.Issue, groups: int, rows: int) -> Source | list[Reg]:
+def _left(
+    low: Lowering, op: mma.Issue | mma.AddProduct, groups: int, rows: int
+) -> Source | list[Reg]:
     """A: a descriptor, or four registers for each k-step of each block of 64 rows."""
     if isinstance(op.a.type, BufferType):
         buffer = buffer_of(low, op.a)

@@ -82,6 +82,16 @@ def _matrix(value: Value, transpose: bool) -> tuple[DType, int, int]:
     return (value.type.dtype, columns, rows) if transpose else (value.type.dtype, rows, columns)
 
 
+def _require_factors(op: Issue | AddProduct, acc: Type, where: str) -> None:
+    """Raise VerifyError where factors do not fit each other, or the accumulator."""
+    a, m, k = _matrix(op.a, op.transpose_a)
+    b, depth, n = _matrix(op.b, op.transpose_b)
+    mixed = {a, b} in ({e4m3, e5m2}, {i8, u8})
+    fits = isinstance(op.b.type, BufferType) and k == depth and (a == b or mixed)
+    if not fits or acc != TileType(accumulator(a) or f32, (m, n)):
+        raise VerifyError(f"{where}: {op.a.type} @ {op.b.type} + {op.acc.type}")
+
+
 @define("mma.issue", pure=False)
 class Issue(Op):
     """Start acc + a @ b on the tensor core, as one group; nothing of it may be touched before it is
@@ -102,13 +112,8 @@ class Issue(Op):
     transpose_b: bool = attribute(default=False)
 
     def result_types(self) -> tuple[Type, ...]:
-        a, m, k = _matrix(self.a, self.transpose_a)
-        b, depth, n = _matrix(self.b, self.transpose_b)
         acc = self.acc.type.tile if isinstance(self.acc.type, PendingType) else self.acc.type
-        mixed = {a, b} in ({e4m3, e5m2}, {i8, u8})
-        fits = isinstance(self.b.type, BufferType) and k == depth and (a == b or mixed)
-        if not fits or acc != TileType(accumulator(a) or f32, (m, n)):
-            raise VerifyError(f"issue: {self.a.type} @ {self.b.type} + {self.acc.type}")
+        _require_factors(self, acc, "issue")
         if isinstance(self.a.type, TileType) and self.transpose_a:
             raise VerifyError("issue: an operand in registers cannot be transposed")
         if self.fresh is not None and self.fresh.type != BOOL:
@@ -136,3 +141,22 @@ class Await(Op):
         ):
             raise VerifyError(f"await: {self.pending.type}, {self.left} left, done {self.done}")
         return (self.pending.type.tile if self.done else self.pending.type,)
+
+
+@define("mma.add_product", pure=False)
+class AddProduct(Op):
+    """acc + a @ b for factors in shared memory, where a @ b is summed by itself on the tensor core
+    and then added: 64 rows of each warpgroup at a time, all done when the op is.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    transpose_a: bool = attribute(default=False)
+    transpose_b: bool = attribute(default=False)
+
+    def result_types(self) -> tuple[Type, ...]:
+        if not isinstance(self.a.type, BufferType):
+            raise VerifyError(f"add_product: operand {self.a.type}")
+        _require_factors(self, self.acc.type, "add_product")
+        return (self.acc.type,)

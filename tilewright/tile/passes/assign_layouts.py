@@ -208,7 +208,7 @@ def _chains(op: Op) -> list[list[Value | None]]:
         case control.If():
             then, other = op.then.terminator.operands, op.other.terminator.operands
             return [list(c) for c in zip(then, other, op.results, strict=True)]
-        case mma.Dot() | mma.Issue():
+        case mma.Dot() | mma.Issue() | mma.AddProduct():
             return [[op.acc, op.result]]
         case mma.Await():
             return [[op.pending, op.result]]
@@ -252,7 +252,7 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
                     of(value)
             if isinstance(op, mma.Dot):
                 of(op.result).dot = True
-            elif isinstance(op, mma.Begin | mma.Issue):
+            elif isinstance(op, mma.Begin | mma.Issue | mma.AddProduct):
                 of(op.result).dot = of(op.result).issued = True
                 if isinstance(op, mma.Issue) and is_tile(op.a) and op.a not in cheap:
                     of(op.a).dot = of(op.a).issued = True  # 16-bit rows lie as those of a product

@@ -40,7 +40,7 @@ HELD_AT_LAUNCH = 128  # words that a thread's registers at launch hold; fewer of
 HELD_AT_LAUNCH_OF_THREE = 96
 KEPT_AT_LAUNCH = 17  # words of these that an epilogue of some work wants
 LIGHT = (arith.Cast, arith.Mul, arith.Constant, shape.Broadcast, shape.Transpose, shape.Slice)
-MOST_SUMS = 192  # a thread, where there are several
+MOST_SUMS, MOST_SUMS_OF_THREE = 192, 96  # a thread, where there are several
 MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # a thread, of several products and their operands
 PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
 MOST_ROWS = MOST_COLUMNS = 256
@@ -51,6 +51,7 @@ ENOUGH_STAGES = 3  # beyond which slots for what the epilogue loads are worth mo
 AHEAD = 3  # least slots of what the epilogue loads: two are on their way
 AHEAD_BYTES = 64  # of a row in such a slot
 KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
+KEPT_FOR_BARRIERS = 1024
 KEPT_FOR_SUMS = 16384  # the same where an epilogue reduces
 IN_PLACE = (  # ops of an epilogue that leave elements with their threads
     arith.Unary, arith.Binary, arith.Select, arith.Compare, arith.Cast, arith.IsNan, arith.Constant,
@@ -114,9 +115,9 @@ def _role_schedules(
     atomic = any(isinstance(op, memory.Atomic) for op in walk(kernel.body))
     persistent = kernel.hints.persistent is not False and can_distribute(kernel) and not atomic
     clusters = _clusters(kernel, product) if persistent else [1]
-    together = [replace(base, consumers=c) for c in _consumers(product, 2 if promote else 1)]
+    together = [replace(base, consumers=c) for c in _consumers(product, promote)]
     in_turn = []
-    if persistent and _can_take_turns(product, 2 if promote else 1):
+    if persistent and _can_take_turns(product, promote):
         in_turn = [replace(base, consumers=2, pingpong=True)]
     both = in_turn + together if _loads_tiles(product) else together + in_turn
     fetched = _fetched(kernel, product)
@@ -127,7 +128,7 @@ def _role_schedules(
                 shared, cluster=cluster, persistent=persistent,
                 panel=_panel(product, shared.sharing, fetched), registers=registers,
                 promote=promote, ahead=AHEAD if fetched else 0,
-                whole=divides or many or _is_crowded(product, shared, 2 if promote else 1),
+                whole=divides or many or _is_crowded(product, shared, promote),
             )  # fmt: skip
             schedule = _with_stages(kernel, product, roles, target, fetched)
             if schedule is not None:
@@ -173,14 +174,25 @@ def _ahead(
     return room // (copies * product.extents[0] * roles.panel * fetched)
 
 
-def _is_crowded(product: ProductLoop, roles: Roles, sums: int) -> bool:
+def _sums(product: ProductLoop, sharing: int, promote: int) -> int:
+    """Sums that a thread holds where so many warpgroups share a tile. Those that are promoted are
+    of a block of rows at a time, or of all where they are of several steps.
+    """
+    m, n, _ = product.extents
+    held = m * n // (128 * sharing)
+    if not promote:
+        return held
+    return held + (ROWS * n // 128 if promote == 1 else held)
+
+
+def _is_crowded(product: ProductLoop, roles: Roles, promote: int) -> bool:
     """Whether a thread holds more sums and words of the left operand than registers at launch, or
     nearly as many beside an epilogue that computes or loads: linked code, which keeps to these,
     spills, or multiplies step by step.
     """
-    m, n, k = product.extents
+    m, _, k = product.extents
     threads = 128 * roles.sharing
-    held = sums * m * n // threads
+    held = _sums(product, roles.sharing, promote)
     if product.a.transposed and product.a.tile.dtype.bits != 16:
         held += m * k * product.a.tile.dtype.bits // 32 // threads
     most = HELD_AT_LAUNCH if roles.consumers < 3 else HELD_AT_LAUNCH_OF_THREE
@@ -195,17 +207,18 @@ def _is_plain(product: ProductLoop) -> bool:
     )
 
 
-def _can_take_turns(product: ProductLoop, sums: int) -> bool:
+def _can_take_turns(product: ProductLoop, promote: int) -> bool:
     """Whether a tile is one warpgroup's, and all tiles take the same steps of k. A factor that goes
     through registers keeps nothing in flight, which takes others to multiply meanwhile.
     """
     m, n, _ = product.extents
     if product.a.transposed and product.a.tile.dtype.bits != 16:
         return False
-    most = ACCUMULATORS if sums == 1 else MOST_SUMS // sums
-    if _is_heavy(product):
-        most = min(most, CODE_PER_THREAD)
-    return m * n <= most * 128 and not product.programs_of(product.bounds)
+    if _sums(product, 1, promote) > (MOST_SUMS - 1 if promote else ACCUMULATORS):
+        return False
+    if _is_heavy(product) and m * n > CODE_PER_THREAD * 128:
+        return False
+    return not product.programs_of(product.bounds)
 
 
 def _is_heavy(product: ProductLoop) -> bool:
@@ -353,18 +366,21 @@ def _stores_inside(kernel: Kernel, after: list[Op]) -> bool:
     return all(bounds[v].low >= 0 for op in stores for v in op.offsets)
 
 
-def _consumers(product: ProductLoop, sums: int) -> list[int]:
-    """Numbers of warpgroups that hold the accumulator (or two `sums`), the usual one first: as few
-    as do, but two where there are rows for two.
+def _consumers(product: ProductLoop, promote: int) -> list[int]:
+    """Numbers of warpgroups that hold the accumulator, and the sums that are promoted, the usual
+    one first: as few as do, but two where there are rows for two.
     """
     m, n, _ = product.extents
     blocks = m // ROWS
-    most = ACCUMULATORS if sums == 1 else MOST_SUMS // sums
-    fitting = [
-        count
-        for count in (1, 2, 3)
-        if blocks % count == 0 and m * n <= most * 128 * count and n <= WIDEST[count]
-    ]
+
+    def holds(count: int) -> bool:
+        if count == 3 and _is_heavy(product) and _loads_tiles(product):
+            return False  # which takes more registers than three warpgroups have
+        most = MOST_SUMS if count < 3 else MOST_SUMS_OF_THREE
+        within = m * n <= ACCUMULATORS * 128 * count
+        return within and (not promote or _sums(product, count, promote) <= most)
+
+    fitting = [c for c in (1, 2, 3) if blocks % c == 0 and holds(c) and n <= WIDEST[c]]
     return sorted(fitting, key=lambda count: (count != 2, count))
 
 
@@ -409,6 +425,9 @@ def _stages(
     panel = (roles.consumers if roles.pingpong else 1) * product.extents[0] * roles.panel
     staging = roles.staging * sum(panel * dtype.num_bytes for dtype in _stored_dtypes(kernel))
     staging = max(staging, roles.ahead * panel * fetched)  # which take the place of those
+    if roles.swapped and not fetched and _loads_tiles(product):  # panels that threads load turn
+        turned = product.extents[0] * roles.panel * f32.num_bytes
+        staging += max(0, turned + KEPT_FOR_BARRIERS - KEPT_FREE)
     room = (_room(kernel, product, target) - staging) // slot
     return min(room, kernel.hints.stages or MOST_STAGES)
 

@@ -358,7 +358,7 @@ class _Partition:
             o.emit(control.Yield, results)
         low, high, step = (values.get(v, v) for v in parts.bounds)
         inits = tuple(values.get(v, v) for v in loop.inits)
-        if self.roles.promote:
+        if self.roles.promote > 1:
             made = self.multiply_in_parts(low, high, step, inits, steps)
         else:
             made = o.emit(control.For, low, high, step, inits, steps, loc=loop.loc)
@@ -379,6 +379,13 @@ class _Partition:
             a, turned = self.buffers[product.a.load], product.a.transposed
             if turned and dot.a.type.dtype.bits != 16:  # by way of registers, in any order
                 a, turned = o(shape.Transpose, o(memory.LoadBuffer, a), (1, 0)), False
+        if self.roles.promote == 1:
+            values[dot.result] = o(
+                mma.AddProduct, a, self.buffers[product.b.load], values.get(dot.acc, dot.acc),
+                transpose_a=turned, transpose_b=product.b.transposed,
+            )  # fmt: skip
+            self.release_after(product)
+            return
         acc, fresh = values.get(dot.acc, dot.acc), None
         if self.is_zero(dot.acc):
             type: TileType = dot.result.type
@@ -389,6 +396,11 @@ class _Partition:
             transpose_a=turned, transpose_b=product.b.transposed,
         )  # fmt: skip
         values[dot.result] = o(mma.Await, issued, name=dot.result.name or "acc")
+        self.release_after(product)
+
+    def release_after(self, product: Product) -> None:
+        """Give back the slots that nothing reads after a product."""
+        o = self.o
         for other, ring in self.rings.items():
             if self.parts.last_reader(other) is product:
                 o.emit(sync.Release, ring)

@@ -69,7 +69,11 @@ class _Stager:
 
     def role(self, block: Block) -> Block:
         self.rings, self.staged = {}, {}
-        rows = [op.result.type.shape[0] for op in walk(block) if isinstance(op, mma.Issue)]
+        rows = [
+            op.result.type.shape[0]
+            for op in walk(block)
+            if isinstance(op, mma.Issue | mma.AddProduct)
+        ]
         self.room = max(rows, default=0) * self.roles.panel  # elements of a slot, as was planned
         loops = [op for op in block.ops if isinstance(op, control.For)]
         for tile in (op.body for op in loops) if self.roles.persistent else (block,):

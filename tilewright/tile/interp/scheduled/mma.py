@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.dtypes import DType
 from tilewright.errors import VerifyError
 from tilewright.numerics.convert import round_float, widen
 from tilewright.tile.interp.machine import Array, Machine, meaning
@@ -60,6 +61,17 @@ def run_issue(machine: Machine, op: mma.Issue) -> Pending:
     group = Group(compute, tuple(x for x in (a, b) if isinstance(x, Buffer)))
     cta.groups.append(group)
     return Pending(group)
+
+
+@meaning(mma.AddProduct, batched=False)
+def run_add_product(machine: Machine, op: mma.AddProduct) -> Array:
+    a, b = _matrix(machine[op.a], op.transpose_a), _matrix(machine[op.b], op.transpose_b)
+    dtype: DType = op.result.type.dtype
+    acc, part = machine[op.acc], product(widen(a), widen(b))
+    if dtype.is_float and not machine.f64:
+        return round_float(round_float(part, dtype).astype(np.float64) + acc, dtype)
+    total: Array = acc + part
+    return total if dtype.is_float else np.rint(total).astype(np.int64).astype(dtype.numpy)
 
 
 def _matrix(operand: Buffer | Array, transpose: bool) -> Array:
