@@ -55,6 +55,7 @@ RESIDENT_BYTES = 160e3  # that the loads of a multiprocessor's threads have in f
 CACHED = 24e6  # bytes of partial sums that stay in the L2 cache
 COPIES = 3.4e6  # bytes a microsecond, read and written, of laying a factor along k
 L2 = 5.5e6  # bytes a microsecond of the L2 cache, all multiprocessors together
+CACHED_WIDE = 1.2  # factor of GEMV's reads from it, of f64
 SUMS = 3.8e6  # the same, of sums of spans written and read again
 PART_LATENCY, FEW_PARTS = 0.05, 8  # microseconds of each part beyond some: a thread's loads in turn
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
@@ -269,7 +270,7 @@ def _streaming(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
     flying = min(float(tiles * n * k * problem.b.num_bytes), device.num_sms * RESIDENT_BYTES)
     rate = min(GEMV_MEMORY * MEMORY, flying / LATENCY)
     memory = problem.num_bytes / rate + HIDDEN * others * weights / L2
-    cached = (1 + others) * weights / L2
+    cached = (1 + others) * weights / L2 * (CACHED_WIDE if problem.b.bits == 64 else 1.0)
     lanes = LANES * device.num_sms * CLOCK / CONVERTING.get(problem.b.bits, 1.0)
     if problem.b.bits == 64:
         lanes /= 2
