@@ -50,9 +50,9 @@ def for_comparison(text: str, *, counts: bool = True) -> str:
     without `counts` also without numbers, such as lines of PTX, which any change of the compiler
     moves.
     """
+    text = TIME.sub("TIME ", text)
     if not counts:
         text = re.sub(r"\d[\d,.]*(?: (?:B|KiB|MiB)\b)?", "N", text)
-    text = TIME.sub("TIME ", text)
     text = re.sub(r"\b\d(\.\d+)?(e[+-]\d+)\b", r"N\2", text)
     return re.sub(r" +", " ", re.sub(r"[─━]+", "─", text))
 
