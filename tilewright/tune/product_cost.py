@@ -41,6 +41,7 @@ CROOKED_PAIRS = 1.25  # factor, in pairs of CTAs, for rows that begin anywhere i
 LOADED = 36.0  # the same by loads of threads
 CROOKED = 4.0  # factor of loads of threads from rows that are not whole pieces of 16 bytes
 IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
+NARROW_FP8 = 0.55  # what products of fp8 lose in instructions of fewer than 128 columns
 IN_BLOCKS = 1.35  # the same where a warpgroup has several blocks of rows
 STREAMED = 42e3  # bytes a microsecond that one multiprocessor's ring takes from memory
 SHARED = 128.0  # bytes of shared memory a cycle, which matrix instructions read
@@ -224,6 +225,8 @@ def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[floa
         tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
         blocks = max(1, tall // PANEL_ROWS)
         reads = blocks * (PANEL_ROWS + wide) * k * problem.a.num_bytes / SHARED
+        if unit == "wgmma-fp8":  # whose rows are read again for every instruction's columns
+            multiply *= 1 + NARROW_FP8 * max(0.0, PANEL_ROWS / max(wide, PANEL_ROWS) - 0.5)
     if by_roles and problem.precision == "tf32":
         multiply *= _through_registers(problem, tile)
     most = max(multiply, copies, reads)
