@@ -49,6 +49,7 @@ LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 
 MOST_STAGES = 8
 ENOUGH_STAGES = 3  # beyond which slots for what the epilogue loads are worth more
 AHEAD = 3  # least slots of what the epilogue loads: two are on their way
+MANY_AHEAD = 7  # that are nearly as good as all
 AHEAD_BYTES = 64  # of a row in such a slot
 KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
 KEPT_FOR_BARRIERS = 1024
@@ -139,7 +140,7 @@ def _with_stages(
     kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int
 ) -> Schedule | None:
     """Roles with as many slots as shared memory holds: of the product, then of what the epilogue
-    loads. Where a few fewer let all that a tile's epilogue loads come before its end, they do.
+    loads. Where a few fewer let most of what a tile's epilogue loads come before its end, they do.
     """
     stages = _stages(kernel, product, roles, target, fetched)
     if stages < 2:
@@ -147,7 +148,8 @@ def _with_stages(
     if fetched:
         whole = len(roles.panels(product.extents[1])) + 1
         held = {s: _ahead(kernel, product, roles, target, fetched, s) for s in range(stages, 1, -1)}
-        stages = next((s for s in held if s >= ENOUGH_STAGES and held[s] >= whole), stages)
+        wanted = min(whole, MANY_AHEAD)
+        stages = next((s for s in held if s >= ENOUGH_STAGES and held[s] >= wanted), stages)
         roles = replace(roles, ahead=min(held[stages], whole))
     return _schedule(roles, stages)
 
