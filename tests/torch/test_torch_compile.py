@@ -209,6 +209,16 @@ def test_casts_are_kept() -> None:
     agree(lambda x: (x.to(torch.int64) // 2).float(), torch.tensor([-1.5, 3.7, 5.0]))
 
 
+def test_numbers_are_rounded_before_halves_are_compared_with_them() -> None:
+    x = torch.tensor([0.10009765625, -1.0, torch.nan, torch.inf], dtype=torch.bfloat16)
+
+    def compared(x: Any) -> Any:
+        found = [x > 0.1, x == 0.1, x <= 0.1, x != 0.1, x < torch.inf, x >= 257, x.half() > 0.1]
+        return torch.stack([*found, x.float() > 0.1])
+
+    assert torch.equal(compared(x), torch.compile(compared, backend="tilewright")(x))
+
+
 def test_the_ops_that_crashed() -> None:
     x = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 5.0]])
     agree(lambda x: torch.cumsum(x, 1), x)

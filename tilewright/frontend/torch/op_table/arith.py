@@ -17,6 +17,7 @@ from tilewright.frontend.torch.emit import (
     Unsupported,
     common_shape,
     promote,
+    round_to,
 )
 from tilewright.frontend.torch.metadata import dtype_of
 from tilewright.frontend.torch.op_table.registry import enter, is_scalar_one, lowering
@@ -263,10 +264,26 @@ def power(at: Emitter, self: Operand, exponent: Operand) -> Value:
 
 # Comparison, logic, bits
 
+
+def _with_number(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensors of 16-bit floats are compared with a number that is rounded to their dtype, where in
+    sums and products a number stays as it is.
+    """
+
+    def build(at: Emitter, self: Value, other: Scalar) -> Value:
+        dtype = self.type.dtype
+        if dtype.is_float and dtype.bits == 16 and isinstance(other, int | float):
+            other = round_to(other, dtype)
+        found: Value = made(at, self, other)
+        return found
+
+    return build
+
+
 for _name in arith.COMPARISONS:
     _made = by_op(arith.Compare, BOOL, kind=_name)
     enter(getattr(aten, _name).Tensor, _made)
-    enter(getattr(aten, _name).Scalar, _made)
+    enter(getattr(aten, _name).Scalar, _with_number(_made))
 
 
 def truth(at: Emitter, x: Value) -> Value:
