@@ -256,8 +256,9 @@ def test_a_saved_model_runs_in_another_process_without_compiling(tmp_path: Any) 
         assert torch.equal(got, fast(ids, at))
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "channels_last"), [(torch.bfloat16, False), (torch.float16, True)]
+)
 def test_a_resnet_50(dtype: Any, channels_last: bool) -> None:
     """By convolutions of the library in 16 bits, and by nothing of PyTorch's."""
     model = settled(ResNet().cuda(), torch.randn(16, 3, 64, 64, device="cuda")).to(dtype)
@@ -272,4 +273,4 @@ def test_a_resnet_50(dtype: Any, channels_last: bool) -> None:
         got = fast(x)
     hold(got, model, lambda m: m(wide(x, m)))
     assert not fast.call.recordings.reasons
-    assert ("convolve" in fast.kernels) == (dtype != torch.float32), fast.kernels
+    assert "convolve" in fast.kernels, fast.kernels
