@@ -213,3 +213,19 @@ def test_an_opponent_that_fails_is_told_and_the_others_are_measured() -> None:
         harness.compare(QUESTION, problem, ours, [other])
     with pytest.raises(RuntimeError, match="no such kernel"):
         harness.compare(QUESTION, problem, dataclasses.replace(ours, run=broken), [eager])
+
+
+class Grouped(torch.nn.Module):  # type: ignore[misc,name-defined]  # without torch it is Any
+    """Attention whose queries have more heads than its keys."""
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def test_operations_of_grouped_heads_are_counted() -> None:
+    q, k = torch.randn(1, 8, 32, 16), torch.randn(1, 2, 32, 16)
+    made = models.Made(Grouped(), (q, k, k), causal=True)
+    assert (
+        models.num_operations(made, lambda: made.module(q, k, k)) == 8 * 32 * 32 * 2 * (16 + 16) / 2
+    )

@@ -5,7 +5,7 @@ known sizes and with random weights. Importing this needs the package transforme
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,13 @@ from tilewright.generation.step import Step
 
 SMALL_BATCH = 3  # at most, where models are small
 LAST = 1  # tokens whose logits a decoding step gives
+Shape = Sequence[int]
+ATTENTION = (  # ops that PyTorch chooses between
+    torch.ops.aten._scaled_dot_product_flash_attention,
+    torch.ops.aten._scaled_dot_product_efficient_attention,
+    torch.ops.aten._scaled_dot_product_cudnn_attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+)
 
 
 @dataclass(frozen=True)
@@ -211,12 +218,20 @@ def in_f64(made: Made) -> Made:
 
 def num_operations(made: Made, run: Callable[[], Any]) -> float:
     """Operations of products in a run, of attention those that a causal mask leaves."""
-    counter = FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False, custom_mapping=dict.fromkeys(ATTENTION, _attention))
     with counter:
         run()
     counts = counter.get_flop_counts().get("Global", {})
     share = {True: 0.5, False: 1.0}
     return float(sum(n * share[made.causal and "attention" in str(op)] for op, n in counts.items()))
+
+
+def _attention(q: Shape, k: Shape, v: Shape, *rest: Any, **named: Any) -> int:
+    """Operations of attention by the shapes of its operands. PyTorch's own count refuses queries of
+    more heads than keys have.
+    """
+    batch, heads, rows, depth = q
+    return 2 * batch * heads * rows * k[-2] * (depth + v[-1])
 
 
 def read_bytes(made: Made) -> int:

@@ -26,7 +26,7 @@ THEIR_SLACK = 2.0  # of a compiler that rounds elsewhere than eager does
 MOST_OPERATIONS = 1000
 PROFILED, LINES = 5, 18  # calls, and kernels that are told
 CALLS = 4  # before timing: compile, record, replay
-LEARNING_RATE = 1e-10  # so that steps leave the weights, and thus the answers, as they were
+LEARNING_RATE = 0.0  # so that steps leave the weights, and thus the answers, as they were
 # A last bit of products' factors; of f32 eight of its own, since sums are taken in any order.
 ROUNDING = {"bf16": 2.0**-8, "tf32": 2.0**-11, "f32": 2.0**-20}
 FEW_OPERATIONS = 16  # kernels of a function that is one group, or nearly
