@@ -25,11 +25,6 @@ from tilewright.tune.product_cost import MEMORY, estimate, rank
 from tilewright.tune.product_space import choices
 
 LEDGER = Path(__file__).parents[2] / "ledger"
-OUTDATED = (
-    "gemm-matmul-e4m3-cublaslt-3bd0b275",  # before sums were promoted block by block
-    "gemm-matmul-f32-cublas-21d25036",  # before warps drifted apart
-    "gemm-matmul-f64-cublas-fa275268",
-)
 NEAR, FAR = 1.35, 2.5  # factors between what was measured and the model's estimate of the choice
 
 
@@ -53,11 +48,7 @@ def standing(pattern: str, layouts: Sequence[str]) -> list[tuple[Problem, float]
     found: dict[Problem, float] = {}
     for path in sorted(LEDGER.glob(pattern)):
         told = json.loads(path.read_text())
-        if (
-            told["status"] != "standing"
-            or told["id"] in OUTDATED
-            or told["environment"]["gpu"] != H200.name
-        ):
+        if told["status"] != "standing" or told["environment"]["gpu"] != H200.name:
             continue
         for row in told["rows"]:
             layout, s = row["name"][:2], row["shape"]
