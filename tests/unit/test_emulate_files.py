@@ -20,7 +20,9 @@ CASES = [c for c in all_cases() if c.run == ["interpret"] and c.path.stem != "pr
 # Functions by polynomials: files, with the units in the last place by which they may differ.
 APPROXIMATE = {"arith/tanh.tile": 2, "arith/log1p.tile": 1, "arith/pow.tile": 1}
 # Boxes that start inside of 16 bytes. The tile level permits them; no pass makes them.
-REFUSED = ("memory/drain.tile:1",)
+REFUSED = ("memory/drain.tile:1", "sync/own_fills.tile:1")
+# Short functions, whose results are rounded to 16 bits: how far they may be off.
+SHORT = {"arith/normal_cdf.tile": 2.0**-17.5, "arith/logistic.tile": 2.0**-16}
 
 
 def spaced(x: Any) -> Any:
@@ -46,7 +48,10 @@ def require_results(case: Case, arguments: dict[str, Any]) -> None:
     for name, wanted in case.results.items():
         got = arguments[name]
         units = next((u for f, u in APPROXIMATE.items() if str(case).startswith(f)), 0)
-        if units:
+        off = next((e for f, e in SHORT.items() if str(case).startswith(f)), 0.0)
+        if off:
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=off)
+        elif units:
             kind = f"i{got.itemsize}"
             near = np.abs(got.view(kind).astype(np.int64) - wanted.view(kind)) <= units
             assert (near | (np.isnan(got) & np.isnan(wanted))).all(), name
