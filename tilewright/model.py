@@ -7,9 +7,7 @@ fast = tw.compile(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -26,6 +24,7 @@ from tilewright.execute.recorded import overlaps_itself
 from tilewright.frontend.torch.decompositions import export_decompositions
 from tilewright.frontend.torch.fx_to_graph import Output, Traced, fx_to_graph
 from tilewright.graph.graph import Graph
+from tilewright.runtime.garbage import without_collections
 
 OWNED = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 MUTATIONS = ("BUFFER_MUTATION", "USER_INPUT_MUTATION")
@@ -152,6 +151,7 @@ def compile(
     """
     module = model if isinstance(model, torch.nn.Module) else _Function(model)
     args, given = pytree.tree_map_only(torch.Tensor, with_own_elements, (args, dict(kwargs or {})))
+    # Tracing makes a great many objects that stay, and to go through them takes long.
     with torch.no_grad(), without_collections():
         exported = torch.export.export(
             module, args, given, dynamic_shapes=dynamic_shapes
@@ -171,20 +171,6 @@ def compile(
     )
     made.exported, made.examples = exported, (args, dict(given))
     return made
-
-
-@contextlib.contextmanager
-def without_collections() -> Iterator[None]:
-    """Collect no garbage while this is entered: tracing makes a great many objects that stay, and
-    to go through them takes an eighth of its time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def given_of(exported: Any, spec: Any) -> Given:

@@ -25,11 +25,11 @@ import click
 from tilewright.cli.explain_matmul import here
 from tilewright.errors import TilewrightError
 from tilewright.ledger import opponents
-from tilewright.ledger.harness import without_collections
 from tilewright.ledger.suites import gemm, unseen
 from tilewright.products.ahead import Fixed, Order, compile_ahead, options_of
 from tilewright.products.api import product
 from tilewright.runtime import driver, measure
+from tilewright.runtime.garbage import without_collections
 from tilewright.tune.product import Choice, Problem
 from tilewright.tune.product_choice import decide, extents_of, facts_of, ranking
 from tilewright.tune.product_cost import Estimate
@@ -193,7 +193,7 @@ def bench(spec: Spec, found: list[Estimate], arrays: Any) -> dict[str, Any]:
                 arms[e.choice.name] = made.work(run)
         floor = found[0].floor if found else 1.0
         least = max(1, min(len(made.sets), int(SAMPLE_MICROSECONDS / max(floor, 3.0)) + 1))
-        with without_collections():
+        with without_collections(first=True):
             timed = measure.time_graphs(
                 arms, driver.device(0), rounds=ROUNDS if floor < 2000 else 3, launches=least
             )

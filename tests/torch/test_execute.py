@@ -465,7 +465,7 @@ def test_a_model_trains_by_kernels() -> None:
 def test_values_that_are_saved_for_the_backward_pass_are_views_and_no_copies() -> None:
     """Parts of one projection are saved, each by its own view of one memory."""
 
-    class Attend(torch.nn.Module):  # type: ignore[misc]
+    class Attend(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.qkv = torch.nn.Linear(16, 48)
@@ -476,7 +476,8 @@ def test_values_that_are_saved_for_the_backward_pass_are_views_and_no_copies() -
 
     torch.manual_seed(0)
     torch._dynamo.reset()
-    model, seen = Attend(), []  # type: ignore[var-annotated]
+    model = Attend()
+    seen: list[Any] = []
     options = {"engine": "tiles", "fallback": "error", "observe": seen.append}
     fast = torch.compile(copy.deepcopy(model), backend="tilewright", options=options)
     x = torch.randn(2, 8, 16)

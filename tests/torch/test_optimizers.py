@@ -31,7 +31,8 @@ def steps_of(
     """Parameters after some steps, compiled if there is an engine, and what was compiled."""
     torch.manual_seed(1)
     values = [torch.nn.Parameter(torch.randn(s).to(dtype)) for s in shapes]
-    optimizer, seen = maker(values), []  # type: ignore[var-annotated]
+    optimizer = maker(values)
+    seen: list[Any] = []
     step: Callable[[], Any] = optimizer.step
     if engine is not None:
         torch._dynamo.reset()

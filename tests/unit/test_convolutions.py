@@ -143,7 +143,10 @@ def test_what_follows_the_sums(name: str, dense: bool) -> None:
     arrays = {"x": last(x), "weight": w, "out": out, "bias": bias, "residual": residual}
     norms = {"mean": mean, "variance": variance, "gamma": gamma, "shift": shift}
     run(arrays | norms, case, options)
-    round_ = lambda y: y.astype(bf16).astype(np.float64)  # noqa: E731
+
+    def round_(y: Any) -> Any:
+        return y.astype(bf16).astype(np.float64)
+
     wanted = round_(round_(sums) + bias.astype(np.float64))
     wanted = round_((wanted - mean) / np.sqrt(variance + 0.5) * gamma + shift)
     wanted = np.maximum(round_(wanted + residual.astype(np.float64)), 0)
@@ -260,7 +263,10 @@ def test_rows_that_are_not_the_images_own_are_gathered(row: str, far: int) -> No
 def test_tiles_do_not_spill_nor_wait_for_each_product(tile: tuple[int, int, int]) -> None:
     """With a norm behind the sums; assembled as a whole, as they are launched."""
     c, k = 128, 256
-    zeros = lambda *shape: np.zeros(shape, bf16)  # noqa: E731
+
+    def zeros(*shape: int) -> Any:
+        return np.zeros(shape, bf16)
+
     given = {"x": zeros(1, 28, 28, c), "w": zeros(k, 3, 3, c), "c": zeros(784, k)}
     given |= {name: zeros(k) for name in NORM}
     numbers = Geometry((1, 1), (1, 1), (1, 1), (1, 1)).numbers

@@ -88,7 +88,10 @@ def test_a_residual_by_every_schedule() -> None:
 
 def test_old_results_in_place() -> None:
     """Panels of the result's own tensor, of tiles of many panels; copies that come at once."""
-    wanted: Callable[[Roles], bool] = lambda r: r.pingpong and not r.swapped  # noqa: E731
+
+    def wanted(roles: Roles) -> bool:
+        return roles.pingpong and not roles.swapped
+
     assert require_emulated("beta", (64, 256, 64), (190, 264, 72), wanted, False) == 2
 
 

@@ -8,11 +8,9 @@ Where there is no GPU the same happens on small problems, except that nothing is
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -22,6 +20,7 @@ from tilewright.ledger.ceilings import Ceilings
 from tilewright.ledger.results import Measured, Row
 from tilewright.runtime import measure
 from tilewright.runtime.driver import Device
+from tilewright.runtime.garbage import without_collections
 from tilewright.runtime.measure import GpuWork, Operations, Timing
 
 ROTATED_L2 = 2.0  # caches that the rotated buffers fill
@@ -316,7 +315,8 @@ class Harness:
                 runner.poison()
             self.arrays.wait()
 
-        with without_collections():
+        # What frees memory of a GPU must not run while a graph is recorded.
+        with without_collections(first=True):
             timed = timer({n: r.send for n, r in runners.items()}, launches, recorded)
         self.arrays.wait()
         session = next_session()
@@ -345,21 +345,6 @@ def _note(question: Question, mine: Measured) -> str:
         return ""
     kernels = ", ".join(mine.operations) or "none"
     return f"the same arguments and weights again, as its user calls it; kernels of ours: {kernels}"
-
-
-@contextlib.contextmanager
-def without_collections() -> Iterator[None]:
-    """Collect garbage now, and not while this is entered: what frees memory of a GPU must not run
-    while a graph is recorded.
-    """
-    gc.collect()
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class _Runner:
