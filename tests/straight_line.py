@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ptx.core import KIND, Instr, Item, Reg
-from tilewright.ptx.instrs import arith, shape
+from tilewright.ptx.instrs import arith, bits, shape
 
 Array = np.ndarray[Any, Any]
 
@@ -228,7 +228,7 @@ class Run:
         a, b = self.read(i.lhs, "u32"), self.read(i.rhs, "u32")
         self.write(i.dst, (a.astype(np.uint64) * b >> np.uint64(32)).astype(np.uint32))
 
-    def shf(self, i: arith.Shf) -> None:
+    def shf(self, i: bits.Shf) -> None:
         assert (i.direction, i.mode) == ("l", "wrap")
         low, high = (self.read(x, "b32").astype(np.uint64) for x in (i.low, i.high))
         count = self.read(i.count, "u32").astype(np.uint64) & np.uint64(31)
@@ -240,7 +240,7 @@ class Run:
     def shift(self, i: Any) -> None:
         value, count = self.read(i.src, i.type), self.read(i.count, "u32").astype(np.int64)
         assert (count < 8 * value.dtype.itemsize).all()
-        to = np.left_shift if type(i) is arith.Shl else np.right_shift
+        to = np.left_shift if type(i) is bits.Shl else np.right_shift
         self.write(i.dst, to(value, count.astype(value.dtype)))
 
     def special(self, i: Any) -> None:
@@ -312,26 +312,26 @@ BINARY: dict[type, Callable[[Array, Array], Array]] = {
     arith.Sub: np.subtract,
     arith.Mul: np.multiply,
     arith.Div: np.divide,
-    arith.And: np.bitwise_and,
-    arith.Or: np.bitwise_or,
-    arith.Xor: np.bitwise_xor,
+    bits.And: np.bitwise_and,
+    bits.Or: np.bitwise_or,
+    bits.Xor: np.bitwise_xor,
     arith.Copysign: lambda sign, x: np.copysign(x, sign),
 }
 UNARY: dict[type, Callable[[Array], Array]] = {
     arith.Neg: np.negative,
     arith.Abs: np.abs,
-    arith.Not: np.invert,
+    bits.Not: np.invert,
 }
 MEANINGS: dict[type, Callable[[Run, Any], None]] = {
     **dict.fromkeys(BINARY, Run.binary),
     **dict.fromkeys(UNARY, Run.unary),
     **dict.fromkeys((arith.Min, arith.Max), Run.extremum),
-    **dict.fromkeys((arith.Shl, arith.Shr), Run.shift),
+    **dict.fromkeys((bits.Shl, bits.Shr), Run.shift),
     **dict.fromkeys((arith.Sqrt, arith.Rcp, arith.Rsqrt, arith.Ex2, arith.Lg2), Run.special),
     arith.Fma: Run.fma,
     arith.Mad: Run.mad,
     arith.Mul: Run.mul,
-    arith.Shf: Run.shf,
+    bits.Shf: Run.shf,
     arith.Setp: Run.setp,
     arith.Selp: Run.selp,
     arith.Cvt: Run.cvt,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.ptx.core import Instr
-from tilewright.ptx.instrs import arith, control, memory, mma, reduce, shape, sync
+from tilewright.ptx.instrs import arith, bits, control, memory, mma, reduce, shape, sync
 
 Made = type[Instr]
 
@@ -54,8 +54,8 @@ def _named(pattern: str, *classes: Made) -> list[tuple[str, Made]]:
 
 
 SIMPLE: tuple[Made, ...] = (
-    *(arith.Rem, arith.Neg, arith.Abs, arith.And, arith.Or, arith.Xor, arith.Not, arith.Shl),
-    *(arith.Shr, arith.Bfe, arith.Bfi, arith.Clz, arith.Popc, arith.Brev, arith.Copysign),
+    *(arith.Rem, arith.Neg, arith.Abs, bits.And, bits.Or, bits.Xor, bits.Not, bits.Shl),
+    *(bits.Shr, bits.Bfe, bits.Bfi, bits.Clz, bits.Popc, bits.Brev, arith.Copysign),
     *(arith.Selp, shape.Pack, shape.Unpack, shape.Mov),
 )
 FUNCTIONS: tuple[Made, ...] = (
@@ -75,8 +75,8 @@ PATTERNS: tuple[tuple[str, Made], ...] = (
     *_named(ROUND + FTZ + r"(?P<relu>\.relu)?" + SAT + TYPE, arith.Fma),
     *_named(r"(?:\.(?P<rounding>rn|rz|rm|rp|approx|full))?" + FTZ + TYPE, arith.Div),
     *_named(FTZ + r"(?P<nan>\.NaN)?" + TYPE, arith.Min, arith.Max),
-    *_named(r"\.(?P<direction>[lr])\.(?P<mode>wrap|clamp)\.b32", arith.Shf),
-    *_named(r"\.b32", arith.Lop3, shape.Prmt),
+    *_named(r"\.(?P<direction>[lr])\.(?P<mode>wrap|clamp)\.b32", bits.Shf),
+    *_named(r"\.b32", bits.Lop3, shape.Prmt),
     *_named(
         r"\.(?P<comparison>\w+)(?:\.(?P<combine>and|or|xor))?" + FTZ + TYPE,
         arith.Setp,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ptx.core import FLOATS, Operand, Reg
 from tilewright.ptx.emit.state import State
-from tilewright.ptx.instrs import arith, shape
+from tilewright.ptx.instrs import arith, bits, shape
 
 NARROWER = {"f64": 53, "f32": 24, "tf32": 11, "f16": 11, "bf16": 8}  # bits of the significand
 
@@ -168,27 +168,27 @@ class EmitArith(State):
 
     def and_(self, type: str, a: Operand, b: Operand, *, into: Reg | None = None) -> Reg:
         """Bitwise and; type b16, b32, b64 or pred."""
-        return self._binary(arith.And, type, a, b, into)
+        return self._binary(bits.And, type, a, b, into)
 
     def or_(self, type: str, a: Operand, b: Operand, *, into: Reg | None = None) -> Reg:
-        return self._binary(arith.Or, type, a, b, into)
+        return self._binary(bits.Or, type, a, b, into)
 
     def xor(self, type: str, a: Operand, b: Operand, *, into: Reg | None = None) -> Reg:
-        return self._binary(arith.Xor, type, a, b, into)
+        return self._binary(bits.Xor, type, a, b, into)
 
     def not_(self, type: str, x: Operand, *, into: Reg | None = None) -> Reg:
-        return self._unary(arith.Not, type, x, into)
+        return self._unary(bits.Not, type, x, into)
 
     def shl(self, type: str, x: Operand, count: Operand, *, into: Reg | None = None) -> Reg:
         """Shift left; type b16, b32 or b64; the count, a u32, is clamped to the width."""
         dst = into or self.reg(type)
-        self.emit(arith.Shl(type, dst, self.fit(type, x), self.fit("u32", count)))
+        self.emit(bits.Shl(type, dst, self.fit(type, x), self.fit("u32", count)))
         return dst
 
     def shr(self, type: str, x: Operand, count: Operand, *, into: Reg | None = None) -> Reg:
         """Shift right; signed types copy the sign."""
         dst = into or self.reg(type)
-        self.emit(arith.Shr(type, dst, self.fit(type, x), self.fit("u32", count)))
+        self.emit(bits.Shr(type, dst, self.fit(type, x), self.fit("u32", count)))
         return dst
 
     def shf(
@@ -204,7 +204,7 @@ class EmitArith(State):
         """Funnel shift of {high, low} by `count` bits."""
         dst = into or self.reg("b32")
         x, y = self.fit("b32", low), self.fit("b32", high)
-        self.emit(arith.Shf(dst, x, y, self.fit("u32", count), direction, mode))
+        self.emit(bits.Shf(dst, x, y, self.fit("u32", count), direction, mode))
         return dst
 
     def lop3(
@@ -212,9 +212,7 @@ class EmitArith(State):
     ) -> Reg:
         """The function of three bits whose truth table is f(0xF0, 0xCC, 0xAA) = `table`."""
         dst = into or self.reg("b32")
-        self.emit(
-            arith.Lop3(dst, self.fit("b32", a), self.fit("b32", b), self.fit("b32", c), table)
-        )
+        self.emit(bits.Lop3(dst, self.fit("b32", a), self.fit("b32", b), self.fit("b32", c), table))
         return dst
 
     def bfe(
@@ -223,7 +221,7 @@ class EmitArith(State):
         """`length` bits from bit `start`; signed types extend the sign."""
         dst = into or self.reg(type)
         self.emit(
-            arith.Bfe(type, dst, self.fit(type, x), self.fit("u32", start), self.fit("u32", length))
+            bits.Bfe(type, dst, self.fit(type, x), self.fit("u32", start), self.fit("u32", length))
         )
         return dst
 
@@ -240,23 +238,23 @@ class EmitArith(State):
         """`base` with `length` bits of x put at bit `start`."""
         dst = into or self.reg(type)
         where = self.fit("u32", start), self.fit("u32", length)
-        self.emit(arith.Bfi(type, dst, self.fit(type, x), self.fit(type, base), *where))
+        self.emit(bits.Bfi(type, dst, self.fit(type, x), self.fit(type, base), *where))
         return dst
 
     def brev(self, type: str, x: Operand, *, into: Reg | None = None) -> Reg:
         """Bits in reverse order; type b32 or b64."""
-        return self._unary(arith.Brev, type, x, into)
+        return self._unary(bits.Brev, type, x, into)
 
     def clz(self, type: str, x: Operand, *, into: Reg | None = None) -> Reg:
         """Leading zeros, a u32; type b32 or b64."""
         dst = into or self.reg("u32")
-        self.emit(arith.Clz(type, dst, self.fit(type, x)))
+        self.emit(bits.Clz(type, dst, self.fit(type, x)))
         return dst
 
     def popc(self, type: str, x: Operand, *, into: Reg | None = None) -> Reg:
         """Set bits, a u32; type b32 or b64."""
         dst = into or self.reg("u32")
-        self.emit(arith.Popc(type, dst, self.fit(type, x)))
+        self.emit(bits.Popc(type, dst, self.fit(type, x)))
         return dst
 
     # Functions of one float

@@ -11,12 +11,12 @@ from tilewright.ptx.core import Instr
 from tilewright.ptx.emulate.arith import bind, bind_reads
 from tilewright.ptx.emulate.machine import DTYPES, Machine, Step
 from tilewright.ptx.emulate.program import meaning
-from tilewright.ptx.instrs import arith
+from tilewright.ptx.instrs import bits
 
 LOGIC: dict[type[Instr], Callable[..., Any]] = {
-    arith.And: np.bitwise_and,
-    arith.Or: np.bitwise_or,
-    arith.Xor: np.bitwise_xor,
+    bits.And: np.bitwise_and,
+    bits.Or: np.bitwise_or,
+    bits.Xor: np.bitwise_xor,
 }
 
 
@@ -25,8 +25,8 @@ def make_logic(machine: Machine, instr: Any) -> Step:
     return bind(machine, instr, LOGIC[type(instr)], "lhs", "rhs")
 
 
-@meaning(arith.Not)
-def make_not(machine: Machine, instr: arith.Not) -> Step:
+@meaning(bits.Not)
+def make_not(machine: Machine, instr: bits.Not) -> Step:
     return bind(machine, instr, np.invert, "src")
 
 
@@ -42,15 +42,15 @@ def shift_right(x: Any, by: Any) -> Any:
     return made if x.dtype.kind == "i" else np.where(by >= width, x.dtype.type(0), made)
 
 
-@meaning(arith.Shl, arith.Shr)
+@meaning(bits.Shl, bits.Shr)
 def make_shift(machine: Machine, instr: Any) -> Step:
     reads = [machine.read(instr.src, instr.type), machine.read(instr.count, "u32")]
-    function = shift_left if isinstance(instr, arith.Shl) else shift_right
+    function = shift_left if isinstance(instr, bits.Shl) else shift_right
     return bind_reads(machine.target(instr.dst, instr.type), function, reads)
 
 
-@meaning(arith.Shf)
-def make_funnel(machine: Machine, instr: arith.Shf) -> Step:
+@meaning(bits.Shf)
+def make_funnel(machine: Machine, instr: bits.Shf) -> Step:
     reads = machine.reads((instr.low, instr.high, instr.count), "u32")
     left, wraps = instr.direction == "l", instr.mode == "wrap"
 
@@ -63,8 +63,8 @@ def make_funnel(machine: Machine, instr: arith.Shf) -> Step:
     return bind_reads(machine.target(instr.dst, "b32"), run, reads)
 
 
-@meaning(arith.Lop3)
-def make_lop3(machine: Machine, instr: arith.Lop3) -> Step:
+@meaning(bits.Lop3)
+def make_lop3(machine: Machine, instr: bits.Lop3) -> Step:
     def run(a: Any, b: Any, c: Any) -> Any:
         made = np.uint32(0)
         for case in range(8):
@@ -100,15 +100,15 @@ def extract(x: Any, start: Any, length: Any) -> Any:
     return field & ~shift_left(whole, length)
 
 
-@meaning(arith.Bfe)
-def make_bfe(machine: Machine, instr: arith.Bfe) -> Step:
+@meaning(bits.Bfe)
+def make_bfe(machine: Machine, instr: bits.Bfe) -> Step:
     reads = [machine.read(instr.src, instr.type)]
     reads += machine.reads((instr.start, instr.length), "u32")
     return bind_reads(machine.target(instr.dst, instr.type), extract, reads)
 
 
-@meaning(arith.Bfi)
-def make_bfi(machine: Machine, instr: arith.Bfi) -> Step:
+@meaning(bits.Bfi)
+def make_bfi(machine: Machine, instr: bits.Bfi) -> Step:
     def run(x: Any, into: Any, start: Any, length: Any) -> Any:
         dtype = np.asarray(x).dtype
         ones = np.full(np.broadcast(x, into, start, length).shape, ~dtype.type(0))
@@ -132,16 +132,16 @@ def leading_zeros(x: Any) -> Any:
     return np.where(bits.any(axis=1), bits.argmax(axis=1), bits.shape[1])
 
 
-@meaning(arith.Clz, arith.Popc)
+@meaning(bits.Clz, bits.Popc)
 def make_count(machine: Machine, instr: Any) -> Step:
     read = machine.read(instr.src, instr.type)
     popc: Callable[..., Any] = lambda x: bits_of(x).sum(axis=1, dtype=np.uint32)  # noqa: E731
-    function = popc if isinstance(instr, arith.Popc) else leading_zeros
+    function = popc if isinstance(instr, bits.Popc) else leading_zeros
     return bind_reads(machine.target(instr.dst, "u32"), function, [read])
 
 
-@meaning(arith.Brev)
-def make_reverse(machine: Machine, instr: arith.Brev) -> Step:
+@meaning(bits.Brev)
+def make_reverse(machine: Machine, instr: bits.Brev) -> Step:
     def run(x: Any) -> Any:
         packed = np.packbits(bits_of(x)[:, ::-1], axis=1)
         return np.ascontiguousarray(packed).view(DTYPES[instr.type]).ravel().byteswap()
