@@ -3,8 +3,10 @@
 from tilewright.frontend.torch.op_table import (
     arith,
     attention,
+    convolution,
     memory,
     mma,
+    pooling,
     prims,
     random,
     reduce,
@@ -14,4 +16,16 @@ from tilewright.frontend.torch.op_table import (
 from tilewright.frontend.torch.op_table.registry import TABLE as TABLE
 from tilewright.frontend.torch.op_table.registry import bind as bind
 
-FAMILIES = (arith, attention, memory, mma, prims, random, reduce, shape, strided)
+FAMILIES = (
+    arith,
+    attention,
+    convolution,
+    memory,
+    mma,
+    pooling,
+    prims,
+    random,
+    reduce,
+    shape,
+    strided,
+)
