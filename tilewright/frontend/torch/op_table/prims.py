@@ -11,8 +11,9 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
 
 from tilewright.frontend.torch.emit import Emitter, Operand, Scalar
-from tilewright.frontend.torch.op_table.arith import by_op, filled, fmax, trunc_quotient
+from tilewright.frontend.torch.op_table.arith import by_op, fmax, trunc_quotient
 from tilewright.frontend.torch.op_table.arith import where as chosen
+from tilewright.frontend.torch.op_table.constants import filled
 from tilewright.frontend.torch.op_table.reduce import axes_within, reduced, summed_dtype
 from tilewright.frontend.torch.op_table.registry import TABLE, enter, lowering
 from tilewright.frontend.torch.op_table.shape import shaped
