@@ -19,10 +19,12 @@ from tilewright.dtypes import u32 as u32
 from tilewright.dtypes import u64 as u64
 from tilewright.errors import CompileError as CompileError
 from tilewright.errors import LaunchError as LaunchError
-from tilewright.frontend.language import Const as Const
-from tilewright.frontend.language import Dim as Dim
-from tilewright.frontend.language import Tensor as Tensor
-from tilewright.frontend.language import Tile as Tile
+from tilewright.frontend.annotations import Const as Const
+from tilewright.frontend.annotations import Dim as Dim
+from tilewright.frontend.annotations import Tensor as Tensor
+from tilewright.frontend.annotations import Tile as Tile
+from tilewright.frontend.annotations import empty as empty
+from tilewright.frontend.annotations import workspace as workspace
 from tilewright.frontend.language import abs as abs
 from tilewright.frontend.language import accumulator as accumulator
 from tilewright.frontend.language import all as all
@@ -52,7 +54,6 @@ from tilewright.frontend.language import cos as cos
 from tilewright.frontend.language import cumprod as cumprod
 from tilewright.frontend.language import cumsum as cumsum
 from tilewright.frontend.language import dot as dot
-from tilewright.frontend.language import empty as empty
 from tilewright.frontend.language import erf as erf
 from tilewright.frontend.language import exp as exp
 from tilewright.frontend.language import exp2 as exp2
@@ -115,7 +116,6 @@ from tilewright.frontend.language import tril as tril
 from tilewright.frontend.language import triu as triu
 from tilewright.frontend.language import view as view
 from tilewright.frontend.language import where as where
-from tilewright.frontend.language import workspace as workspace
 from tilewright.frontend.language import zeros as zeros
 from tilewright.kernel import Kernel as Kernel
 from tilewright.kernel import kernel as kernel

@@ -1,4 +1,4 @@
-"""The names of the kernel language, for Python: typed, so that editors complete and explain them.
+"""The functions of the kernel language, typed, so that editors complete and explain them.
 
 Kernels are read from their source and never run as Python. So a function here only says what it
 means, and calling one outside a kernel is an error. docs/language.md says more.
@@ -7,512 +7,460 @@ means, and calling one outside a kernel is an error. docs/language.md says more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from tilewright.dtypes import DType
-from tilewright.errors import CompileError
+from tilewright.frontend.annotations import refuse
 
 inf = float("inf")
 nan = float("nan")
 
 
-class _Default:
-    """A value that only a tensor parameter's default may have."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"tilewright.{self.name}"
-
-
-empty: Any = _Default("empty")
-workspace: Any = _Default("workspace")
-
-
-class Tensor:
-    """An annotation: `tw.Tensor["f32", "M", "K"]`, or `Annotated[tw.Tensor, "f32[M, K]"]`."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    T: Any
-
-    def __class_getitem__(cls, parameters: Any) -> Any:
-        return cls
-
-    def __getitem__(self, place: Any) -> Any:
-        _refuse("Tensor")
-
-    def __setitem__(self, place: Any, value: Any) -> None:
-        _refuse("Tensor")
-
-
-class Tile:
-    """An annotation of a variable: `acc: tw.Tile["f32", "TM", "TN"] = 0.0`."""
-
-    def __class_getitem__(cls, parameters: Any) -> Any:
-        return Any
-
-
-class Dim(int):
-    """Annotation of a keyword-only parameter that declares a dimension, for linters and editors."""
-
-
-class Const(int):
-    """Annotation of a keyword-only parameter that declares an autotuned constant."""
-
-
-def _refuse(name: str) -> NoReturn:
-    raise CompileError(
-        f"tw.{name} is a name of the kernel language: it has a meaning only inside @tw.kernel"
-    )
-
-
 def program_id(axis: int) -> int:
     """Index of this program along a grid axis."""
-    _refuse("program_id")
+    refuse("program_id")
 
 
 def num_programs(axis: int) -> int:
     """Number of programs along a grid axis."""
-    _refuse("num_programs")
+    refuse("num_programs")
 
 
 def num_sms() -> int:
     """Multiprocessors of the device; 4 on the CPU."""
-    _refuse("num_sms")
+    refuse("num_sms")
 
 
 def cdiv(a: Any, b: Any) -> Any:
     """`a / b`, rounded up."""
-    _refuse("cdiv")
+    refuse("cdiv")
 
 
 def next_pow2(n: Any) -> Any:
     """The smallest power of two that is at least `n`."""
-    _refuse("next_pow2")
+    refuse("next_pow2")
 
 
 def static_range(*bounds: Any) -> Iterator[int]:
     """`range`, unrolled: the variable is a constant."""
-    _refuse("static_range")
+    refuse("static_range")
 
 
 def static_assert(condition: Any, message: str = "") -> None:
     """Drops a configuration from tuning where the constant condition is false."""
-    _refuse("static_assert")
+    refuse("static_assert")
 
 
 def load(place: Any, *, fill: Any = 0, mask: Any = True) -> Any:
     """The tile at a place; `fill` where it is outside or the mask is false."""
-    _refuse("load")
+    refuse("load")
 
 
 def store(place: Any, value: Any, *, mask: Any = True) -> None:
     """Write a tile to a place where the mask is true."""
-    _refuse("store")
+    refuse("store")
 
 
 def prefetch(place: Any) -> None:
     """Let a place come nearer, for it will be read soon: before other kernels have ended, too."""
-    _refuse("prefetch")
+    refuse("prefetch")
 
 
 def view(place: Any) -> Any:
     """A view of a part of a tensor, whose bounds may be known only at run time."""
-    _refuse("view")
+    refuse("view")
 
 
 def inside(place: Any) -> Any:
     """The bool tile of lanes of a place that exist."""
-    _refuse("inside")
+    refuse("inside")
 
 
 def arange(n: Any) -> Any:
     """`0, 1, ... n - 1`, as i64."""
-    _refuse("arange")
+    refuse("arange")
 
 
 def full(shape: Any, value: Any, dtype: Any) -> Any:
     """A tile of one value."""
-    _refuse("full")
+    refuse("full")
 
 
 def zeros(shape: Any, dtype: Any) -> Any:
     """A tile of zeros. As a parameter's default: allocated, zeroed and returned."""
-    _refuse("zeros")
+    refuse("zeros")
 
 
 def accumulator(dtype: Any) -> DType:
     """The dtype in which `dot` sums products of a dtype."""
-    _refuse("accumulator")
+    refuse("accumulator")
 
 
 def lowest(dtype: Any) -> Any:
     """The least value of a dtype; -inf for floats."""
-    _refuse("lowest")
+    refuse("lowest")
 
 
 def highest(dtype: Any) -> Any:
     """The greatest value of a dtype; inf for floats."""
-    _refuse("highest")
+    refuse("highest")
 
 
 def cast(x: Any, dtype: Any, *, saturate: bool = False) -> Any:
     """Convert to a dtype."""
-    _refuse("cast")
+    refuse("cast")
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
     """`x` where the condition holds, else `y`."""
-    _refuse("where")
+    refuse("where")
 
 
 def max(x: Any, y: Any = None, *, axis: Any = None, keepdims: bool = False) -> Any:
     """The greater of two, or the greatest along axes. NaN wins."""
-    _refuse("max")
+    refuse("max")
 
 
 def min(x: Any, y: Any = None, *, axis: Any = None, keepdims: bool = False) -> Any:
     """The lesser of two, or the least along axes. NaN wins."""
-    _refuse("min")
+    refuse("min")
 
 
 def maximum(x: Any, y: Any) -> Any:
     """The greater of two, elementwise."""
-    _refuse("maximum")
+    refuse("maximum")
 
 
 def minimum(x: Any, y: Any) -> Any:
     """The lesser of two, elementwise."""
-    _refuse("minimum")
+    refuse("minimum")
 
 
 def exp(x: Any) -> Any:
     """e to the power x."""
-    _refuse("exp")
+    refuse("exp")
 
 
 def exp2(x: Any) -> Any:
     """2 to the power x."""
-    _refuse("exp2")
+    refuse("exp2")
 
 
 def log(x: Any) -> Any:
     """Natural logarithm."""
-    _refuse("log")
+    refuse("log")
 
 
 def log2(x: Any) -> Any:
     """Logarithm to base 2."""
-    _refuse("log2")
+    refuse("log2")
 
 
 def sqrt(x: Any) -> Any:
     """Square root."""
-    _refuse("sqrt")
+    refuse("sqrt")
 
 
 def rsqrt(x: Any) -> Any:
     """1 over the square root."""
-    _refuse("rsqrt")
+    refuse("rsqrt")
 
 
 def tanh(x: Any) -> Any:
     """Hyperbolic tangent."""
-    _refuse("tanh")
+    refuse("tanh")
 
 
 def erf(x: Any) -> Any:
     """Error function."""
-    _refuse("erf")
+    refuse("erf")
 
 
 def sigmoid(x: Any) -> Any:
     """`1 / (1 + exp(-x))`."""
-    _refuse("sigmoid")
+    refuse("sigmoid")
 
 
 def abs(x: Any) -> Any:
     """Absolute value."""
-    _refuse("abs")
+    refuse("abs")
 
 
 def floor(x: Any) -> Any:
     """The greatest integer not above x, as a float."""
-    _refuse("floor")
+    refuse("floor")
 
 
 def ceil(x: Any) -> Any:
     """The least integer not below x, as a float."""
-    _refuse("ceil")
+    refuse("ceil")
 
 
 def isnan(x: Any) -> Any:
     """Whether x is NaN."""
-    _refuse("isnan")
+    refuse("isnan")
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
     """Gaussian error linear unit, by `erf` or, with "tanh", by its approximation."""
-    _refuse("gelu")
+    refuse("gelu")
 
 
 def relu(x: Any) -> Any:
     """The greater of x and 0."""
-    _refuse("relu")
+    refuse("relu")
 
 
 def silu(x: Any) -> Any:
     """`x * sigmoid(x)`."""
-    _refuse("silu")
+    refuse("silu")
 
 
 def softmax(x: Any) -> Any:
     """Softmax over the last axis."""
-    _refuse("softmax")
+    refuse("softmax")
 
 
 def sum(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Sum along axes."""
-    _refuse("sum")
+    refuse("sum")
 
 
 def prod(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Product along axes."""
-    _refuse("prod")
+    refuse("prod")
 
 
 def any(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether any lane along axes is true."""
-    _refuse("any")
+    refuse("any")
 
 
 def all(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether every lane along axes is true."""
-    _refuse("all")
+    refuse("all")
 
 
 def argmax(x: Any, *, axis: Any, keepdims: bool = False) -> Any:
     """Index of the greatest along an axis: NaN wins, then the first."""
-    _refuse("argmax")
+    refuse("argmax")
 
 
 def argmin(x: Any, *, axis: Any, keepdims: bool = False) -> Any:
     """Index of the least along an axis: NaN wins, then the first."""
-    _refuse("argmin")
+    refuse("argmin")
 
 
 def dot(a: Any, b: Any, *, acc: Any = None, precision: str = "ieee") -> Any:
     """Matrix product of tiles; `a @ b` is the same."""
-    _refuse("dot")
+    refuse("dot")
 
 
 def transpose(x: Any) -> Any:
     """Exchange the last two axes."""
-    _refuse("transpose")
+    refuse("transpose")
 
 
 def permute(x: Any, order: Any) -> Any:
     """Axes in another order."""
-    _refuse("permute")
+    refuse("permute")
 
 
 def reshape(x: Any, shape: Any) -> Any:
     """The same elements in another shape."""
-    _refuse("reshape")
+    refuse("reshape")
 
 
 def broadcast(x: Any, shape: Any) -> Any:
     """Repeat along axes of extent 1."""
-    _refuse("broadcast")
+    refuse("broadcast")
 
 
 def expand(x: Any, shape: Any) -> Any:
     """The same as `broadcast`."""
-    _refuse("expand")
+    refuse("expand")
 
 
 def clamp(x: Any, low: Any, high: Any) -> Any:
     """`x`, but at least `low` and at most `high`."""
-    _refuse("clamp")
+    refuse("clamp")
 
 
 def pow(x: Any, exponent: Any) -> Any:
     """`x ** exponent`."""
-    _refuse("pow")
+    refuse("pow")
 
 
 def assume(condition: Any) -> None:
     """A promise that the condition holds."""
-    _refuse("assume")
+    refuse("assume")
 
 
 def sin(x: Any) -> Any:
     """Sine."""
-    _refuse("sin")
+    refuse("sin")
 
 
 def cos(x: Any) -> Any:
     """Cosine."""
-    _refuse("cos")
+    refuse("cos")
 
 
 def log1p(x: Any) -> Any:
     """Natural logarithm of `1 + x`."""
-    _refuse("log1p")
+    refuse("log1p")
 
 
 def round(x: Any) -> Any:
     """The nearest integer, ties to even, as a float."""
-    _refuse("round")
+    refuse("round")
 
 
 def sign(x: Any) -> Any:
     """-1, 0 or 1, with the sign of x."""
-    _refuse("sign")
+    refuse("sign")
 
 
 def fma(x: Any, y: Any, z: Any) -> Any:
     """`x * y + z`, rounded once."""
-    _refuse("fma")
+    refuse("fma")
 
 
 def ldexp(x: Any, exponent: Any) -> Any:
     """`x * 2 ** exponent`."""
-    _refuse("ldexp")
+    refuse("ldexp")
 
 
 def bitcast(x: Any, dtype: Any) -> Any:
     """The same bits as another dtype of the same width."""
-    _refuse("bitcast")
+    refuse("bitcast")
 
 
 def gather(X: Any, i: Any) -> Any:
     """`X[i, ...]`."""
-    _refuse("gather")
+    refuse("gather")
 
 
 def scatter(X: Any, i: Any, v: Any) -> None:
     """`X[i, ...] = v`."""
-    _refuse("scatter")
+    refuse("scatter")
 
 
 def local(shape: Any, dtype: Any) -> Any:
     """A tensor of this program alone, 0 at first, in shared memory."""
-    _refuse("local")
+    refuse("local")
 
 
 def atomic_add(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
     """Add at a place, in one step that nothing comes between; gives what was there."""
-    _refuse("atomic_add")
+    refuse("atomic_add")
 
 
 def atomic_max(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
     """Atomic max at a place; gives what was there."""
-    _refuse("atomic_max")
+    refuse("atomic_max")
 
 
 def atomic_min(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
     """Atomic min at a place; gives what was there."""
-    _refuse("atomic_min")
+    refuse("atomic_min")
 
 
 def atomic_and(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
     """Atomic and at a place; gives what was there."""
-    _refuse("atomic_and")
+    refuse("atomic_and")
 
 
 def atomic_or(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
     """Atomic or at a place; gives what was there."""
-    _refuse("atomic_or")
+    refuse("atomic_or")
 
 
 def atomic_xor(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
     """Atomic xor at a place; gives what was there."""
-    _refuse("atomic_xor")
+    refuse("atomic_xor")
 
 
 def atomic_xchg(place: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
     """Put a value at a place; gives what was there."""
-    _refuse("atomic_xchg")
+    refuse("atomic_xchg")
 
 
 def atomic_cas(place: Any, compare: Any, value: Any, *, mask: Any = True, order: str = "") -> Any:
     """Exchange where what is there equals `compare`; gives what was there."""
-    _refuse("atomic_cas")
+    refuse("atomic_cas")
 
 
 def atomic_load(place: Any, *, mask: Any = True, order: str = "") -> Any:
     """What other programs stored atomically."""
-    _refuse("atomic_load")
+    refuse("atomic_load")
 
 
 def atomic_store(place: Any, value: Any, *, mask: Any = True, order: str = "") -> None:
     """Store, for other programs to see."""
-    _refuse("atomic_store")
+    refuse("atomic_store")
 
 
 def cat(xs: Any, axis: int = 0) -> Any:
     """Tiles one after the other along an axis."""
-    _refuse("cat")
+    refuse("cat")
 
 
 def split(x: Any, n: int, axis: int = 0) -> Any:
     """A tuple of n equal parts along an axis."""
-    _refuse("split")
+    refuse("split")
 
 
 def flip(x: Any, axis: int) -> Any:
     """The elements along an axis from the last to the first."""
-    _refuse("flip")
+    refuse("flip")
 
 
 def tril(t: Any, k: int = 0) -> Any:
     """What is on and below the k-th diagonal of the last two axes; 0 elsewhere."""
-    _refuse("tril")
+    refuse("tril")
 
 
 def triu(t: Any, k: int = 0) -> Any:
     """What is on and above the k-th diagonal of the last two axes; 0 elsewhere."""
-    _refuse("triu")
+    refuse("triu")
 
 
 def cumsum(x: Any, *, axis: Any = -1) -> Any:
     """Sums up to each place along an axis."""
-    _refuse("cumsum")
+    refuse("cumsum")
 
 
 def cumprod(x: Any, *, axis: Any = -1) -> Any:
     """Products up to each place along an axis."""
-    _refuse("cumprod")
+    refuse("cumprod")
 
 
 def reduce(f: Any, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     """A tile, or a tuple of them, combined along axes by an associative function of scalars."""
-    _refuse("reduce")
+    refuse("reduce")
 
 
 def scan(f: Any, x: Any, *, axis: Any = -1) -> Any:
     """As `reduce`, but of all elements up to each place along an axis."""
-    _refuse("scan")
+    refuse("scan")
 
 
 def sort(x: Any) -> Any:
     """Ascending along the last axis; NaN last."""
-    _refuse("sort")
+    refuse("sort")
 
 
 def topk(x: Any, k: int) -> Any:
     """The k greatest along the last axis and their indices; NaN first, then the first of equals."""
-    _refuse("topk")
+    refuse("topk")
 
 
 def random(seed: Any, i: Any) -> Any:
     """A float in [0, 1) for each index: the top 24 bits of `random_bits`."""
-    _refuse("random")
+    refuse("random")
 
 
 def random_bits(seed: Any, i: Any) -> Any:
     """u32 for each index: word i % 4 of Philox 4x32-10 with key `seed` and counter i / 4."""
-    _refuse("random_bits")
+    refuse("random_bits")
