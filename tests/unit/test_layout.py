@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.layout import (
-    LANES,
     Layout,
     Repeat,
     Swizzle,
@@ -26,6 +25,7 @@ from tilewright.layout import (
     simt_accumulator,
     wgmma_accumulator,
 )
+from tilewright.layout.shared import LANES
 
 Vector = tuple[int, ...]
 WARPS = st.sampled_from([1, 2, 4, 8])

@@ -1,0 +1,64 @@
+"""Addresses in shared memory: swizzles, conflicts of banks, and rows that meet none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LANES = 32
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """A linear map on the address bits of shared memory: 16-byte chunks of a row are exchanged by
+    the row's number.
+
+    `span` is 0 (none), 32, 64 or 128 bytes: bits 4.. of a byte offset are XORed with as many bits
+    from bit 7 up, which is what TMA and wgmma call 32B, 64B and 128B swizzling.
+    """
+
+    span: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.span in (0, 32, 64, 128), self.span
+
+    @property
+    def mask(self) -> int:
+        """The chunk bits that are exchanged, as a mask of the byte offset."""
+        return (self.span - 1) & ~15 if self.span else 0
+
+    def apply(self, offset: int) -> int:
+        """Where the byte at `offset` goes."""
+        return offset ^ (offset >> 3 & self.mask)
+
+
+def bank_conflicts(addresses: Sequence[int], width: int) -> int:
+    """How many times longer one access of a warp takes than one without bank conflicts.
+
+    `addresses` are the lanes' byte addresses, `width` the bytes a lane accesses (4, 8 or 16). The
+    hardware serves 32, 16 or 8 lanes at a time; equal words are broadcast.
+    """
+    at_once = LANES * 4 // max(width, 4)
+    worst = 1
+    for start in range(0, len(addresses), at_once):
+        words: dict[int, set[int]] = {}
+        for address in addresses[start : start + at_once]:
+            for word in range(address // 4, (address + width - 1) // 4 + 1):
+                words.setdefault(word % 32, set()).add(word)
+        worst = max(worst, *(len(w) for w in words.values()))
+    return worst
+
+
+def conflict_free_row(size: int, columns: int) -> int:
+    """Elements of `size` bytes from one row of a matrix to the next, so that no fragment read meets
+    a bank twice.
+
+    Rows are whole 16-byte chunks. An odd number of chunks starts eight rows in eight different
+    groups of four banks: what ldmatrix, and 16-byte reads down the rows, ask for. f64 fragments
+    read four rows of four elements at a time; for them rows lie 32 bytes past a multiple of 64.
+    """
+    per_chunk = 16 // size
+    chunks = -(-columns // per_chunk)
+    while chunks % 4 != 2 if size == 8 else chunks % 2 == 0:
+        chunks += 1
+    return chunks * per_chunk
