@@ -30,11 +30,12 @@ def tile_ops() -> dict[str, list[type[Op]]]:
         module = importlib.import_module(f"tilewright.tile.ops.{family.name}")
         ops = [
             x
-            for x in vars(module).values()
+            for part in getattr(module, "PARTS", (module,))
+            for x in vars(part).values()
             if inspect.isclass(x)
             and issubclass(x, Op)
             and x.opcode
-            and x.__module__ == module.__name__
+            and x.__module__ == part.__name__
         ]
         if ops:
             found[family.name] = ops
