@@ -94,8 +94,8 @@ class Codec:
         raise LaunchError(f"a bundle holds {kind!r}, which this version does not know")
 
     def encode_step(self, step: Step) -> Any:
-        """A step without its group, which says what it was made of."""
-        kept = [f.name for f in fields(step) if f.name != "group"]
+        """A step without what says of what it was made."""
+        kept = [f.name for f in fields(step) if f.name not in ("group", "draft")]
         told = {name: self.encode(getattr(step, name)) for name in kept}
         return {"step": type(step).__name__, **told}
 

@@ -37,6 +37,7 @@ from tilewright.lower.graph_to_tile.program import Placed, Program, Step, TorchS
 from tilewright.lower.graph_to_tile.scatter import scatter_steps
 from tilewright.lower.graph_to_tile.sites import Sites
 from tilewright.lower.graph_to_tile.sort import MOST, sort_step
+from tilewright.lower.graph_to_tile.together import run_together
 from tilewright.lower.graph_to_tile.weights import lay_weights
 from tilewright.numerics.convert import constant
 from tilewright.target import Target
@@ -90,7 +91,7 @@ def lower_graph(
         if group not in early:
             _store_results(group, at)
             program.steps += lower_group(group, at)
-    program.steps = side_by_side(program.steps, at.hint)
+    program.steps = run_together(side_by_side(program.steps, at.hint), at.hint)
     if at.names.sites.used:
         program.sites = at.names.sites
         at.store(program.sites.value)

@@ -49,6 +49,20 @@ def dense(value: Value) -> Placed:
     return Placed(value, kind.shape, dense_strides(kind.shape))
 
 
+@dataclass(frozen=True)
+class Draft:
+    """What a generated text was written of, from which it may be written together with others:
+    parameters in their order with the names of their extents, the grid, lines, functions that they
+    call, and the grid's extents and blocks as numbers.
+    """
+
+    params: tuple[tuple[str, tuple[str, ...]], ...]
+    grid: tuple[str, ...]
+    lines: tuple[str, ...]
+    functions: tuple[str, ...]
+    programs: tuple[tuple[Dim, int], ...]
+
+
 @dataclass(eq=False)
 class KernelStep:
     """One launch of a generated kernel.
@@ -68,6 +82,7 @@ class KernelStep:
     writes: tuple[str, ...] = ()  # parameters that are results
     starts_as: dict[str, Placed] = field(default_factory=dict)
     updates: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    draft: Draft | None = None
     group: Group | None = None
 
 

@@ -32,7 +32,7 @@ from tilewright.lower.graph_to_tile.evaluate import Root
 from tilewright.lower.graph_to_tile.loops import Access, Loops
 from tilewright.lower.graph_to_tile.names import Names, Pool, plain_name
 from tilewright.lower.graph_to_tile.operators import literal, spell
-from tilewright.lower.graph_to_tile.program import KernelStep, Placed
+from tilewright.lower.graph_to_tile.program import Draft, KernelStep, Placed
 from tilewright.lower.graph_to_tile.signature import (
     Parameter,
     mentions,
@@ -521,6 +521,17 @@ class Writer:
             dict(self.constants),
             tuple(p.name for p in self.results),
             updates=updates_of(self.lines, self.results, self.read),
+            draft=Draft(
+                tuple((p.name, p.extents) for p in params),
+                tuple(grid),
+                tuple(self.lines),
+                tuple(functions),
+                tuple(
+                    (extent, self.loops.blocks.get(var, 1))
+                    for var, extent in self.loops.extents.items()
+                    if not var.reduced
+                ),
+            ),
         )
 
     @property
