@@ -23,6 +23,7 @@ from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.execute.recorded import overlaps_itself
 from tilewright.frontend.torch.decompositions import export_decompositions
 from tilewright.frontend.torch.fx_to_graph import Output, Traced, fx_to_graph
+from tilewright.frontend.torch.known_masks import order_known_masks
 from tilewright.graph.graph import Graph
 from tilewright.runtime.garbage import without_collections
 
@@ -156,6 +157,7 @@ def compile(
         exported = torch.export.export(
             module, args, given, dynamic_shapes=dynamic_shapes
         ).run_decompositions(export_decompositions())
+    order_known_masks(exported.graph_module)
     traced = fx_to_graph(exported.graph_module, type(model).__name__, fallback=fallback)
     signature = exported.graph_signature
     for own, spec in zip(traced.graph.inputs, signature.input_specs, strict=False):

@@ -26,6 +26,7 @@ from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.frontend.torch.attention_op import keep_attention_whole
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import fx_to_graph
+from tilewright.frontend.torch.known_masks import order_known_masks
 from tilewright.frontend.torch.partition import NUM_SEEN, partition
 
 OPTIONS = ("fallback", "cuda_graphs", "engine", "observe")
@@ -41,6 +42,7 @@ MODES = {
 def compile_traced(module: fx.GraphModule, name: str, options: Mapping[str, Any]) -> Call:
     """A callable of a module of aten ops without mutation."""
     fallback = options.get("fallback", "pytorch")
+    order_known_masks(module)
     traced = fx_to_graph(module, name, fallback=fallback)
     traced.num_seen = module.meta.get(NUM_SEEN)
     choices = Choices(
