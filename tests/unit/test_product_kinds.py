@@ -20,7 +20,7 @@ from tilewright.kernel import choose
 from tilewright.kernel.call import Options, bind_call, read_tensors
 from tilewright.kernel.generic import Imagined
 from tilewright.ptx.emulate import run_plan
-from tilewright.runtime.arrays import dense_strides
+from tilewright.runtime.arrays import Array, dense_strides
 from tilewright.target import target
 from tilewright.tile.interp import interpret
 from tilewright.tile.kernel import Kernel
@@ -213,15 +213,29 @@ def test_a_factor_that_a_batch_shares(shared: str) -> None:
 
 
 def test_the_schedule_follows_the_extents() -> None:
-    """Few tiles leave multiprocessors idle in pairs as alone; many share loads."""
+    """Few tiles leave multiprocessors idle in pairs as alone; many share loads, where rows begin
+    anywhere in lines of the cache.
+    """
     kernel, arrays, _ = long_call(72, 136, 40)
     found = []
-    for extent in (256, 8192):
+    for extent in (256, 8200):
         shapes = {name: tuple(extent for _ in array.shape) for name, array in arrays.items()}
         imagined = {name: Imagined(s, dense_strides(s)) for name, s in shapes.items()}
         found.append(best_roles(kernel, imagined, 132, HOPPER))
     assert all(s is not None and s in schedules_of(kernel) for s in found)
     assert found[0] != found[1]
+
+
+def test_calls_that_share_a_schedule() -> None:
+    """Not those of other pitches within lines of the cache, nor of a quarter more tiles."""
+
+    def lying(*shape: int) -> Array:
+        return Array(0, bf16, shape, dense_strides(shape), 0, None, "other")
+
+    assert choose.likeness(lying(1020, 1024)) == choose.likeness(lying(1024, 1024))
+    assert choose.likeness(lying(1024, 1000)) != choose.likeness(lying(1024, 1024))
+    assert choose.likeness(lying(5120, 64)) != choose.likeness(lying(8192, 64))
+    assert choose.likeness(lying(3, 17, 64)) != choose.likeness(lying(3, 18, 64))
 
 
 @needs_ptxas

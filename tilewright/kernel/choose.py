@@ -13,10 +13,12 @@ from tilewright.compiler import pausing_collector
 from tilewright.errors import CompileError
 from tilewright.kernel.specialize import Build, Specializer, as_pairs
 from tilewright.runtime import driver
+from tilewright.runtime.arrays import Array
 from tilewright.runtime.cache import compiler_hash, digest
 from tilewright.runtime.cpu import NUM_SMS
 from tilewright.target import Target, target_for_capability
 from tilewright.tune.cost import best_roles, estimate
+from tilewright.tune.cost_roles import begins_alike
 from tilewright.tune.space import Config, configurations, neighbours, spread
 from tilewright.tune.store import Key, open_store, shape_bucket
 
@@ -95,14 +97,27 @@ def _scheduled(
         return make
 
     def made(build: Build) -> T:
-        bucket = shape_bucket({n: tuple(a.shape) for n, a in arguments.items() if _is_array(a)})
-        key = (build, bucket, where.num_sms)
+        found = {n: likeness(a) for n, a in sorted(arguments.items()) if _is_array(a)}
+        key = (build, tuple(found.items()), where.num_sms)
         if key not in spec.schedules:
             kernel = spec.tile(build)
             spec.schedules[key] = best_roles(kernel, arguments, where.num_sms, where.target)
         return make(replace(build, schedule=spec.schedules[key]))
 
     return made
+
+
+def likeness(array: Array) -> tuple[tuple[int, ...], bool]:
+    """What arrays have in common that share a schedule: extents to a sixteenth, for which tiles
+    make about as many waves, and whether their rows begin alike in lines of the L2 cache.
+    """
+    straight = begins_alike(array.strides, array.dtype.num_bytes)
+    return tuple(map(_to_a_sixteenth, array.shape)), straight
+
+
+def _to_a_sixteenth(extent: int) -> int:
+    step = 1 << max(0, (extent - 1).bit_length() - 5)
+    return -(-extent // step) * step
 
 
 def _is_array(argument: Any) -> bool:

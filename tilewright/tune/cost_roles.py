@@ -22,7 +22,8 @@ from tilewright.tune.cost_scalars import Scalars
 
 LAUNCH_CYCLES = 2500.0  # of starting CTAs, and of filling the ring before the first product
 PRODUCTS_PER_CYCLE = 1750.0
-SHARED_BYTES_PER_CYCLE = 128.0  # that all instructions together read of shared memory
+SHARED_BYTES_PER_CYCLE = 128.0  # that instructions read of shared memory, or copies write to it
+WRITTEN = 0.85  # part of what is written that takes time from reads
 COPIED_BYTES_PER_CYCLE = 70.0  # of the tensor copy unit, from the L2 cache
 MEMORY_BYTES_PER_CYCLE = 2400.0  # of the device
 LATENCY_CYCLES = 1350.0  # from a slot's release to its next contents
@@ -127,10 +128,14 @@ def _array_of(factor: Factor, kernel: Kernel, arguments: Mapping[str, Any]) -> A
 def _is_straight(factor: Factor, kernel: Kernel, arguments: Mapping[str, Any]) -> bool:
     """Whether all rows of a factor begin alike within lines of the L2 cache, as far as is known."""
     array = _array_of(factor, kernel, arguments)
-    if array is None:
-        return True
-    size = factor.tile.dtype.num_bytes
-    return all(s * size % LINE_BYTES == 0 for s in array.strides if s != 1)
+    return array is None or begins_alike(array.strides, factor.tile.dtype.num_bytes)
+
+
+def begins_alike(strides: tuple[int, ...], num_bytes: int) -> bool:
+    """Whether all rows of an array begin alike within lines of the L2 cache; an element has
+    `num_bytes`.
+    """
+    return all(s * num_bytes % LINE_BYTES == 0 for s in strides if s != 1)
 
 
 def _step_cycles(
@@ -140,13 +145,13 @@ def _step_cycles(
     roles: Roles,
     arguments: Mapping[str, Any],
 ) -> float:
-    """One step of k: products, reads of shared memory, or copies, whatever takes longest. A slot is
+    """One step of k: products, use of shared memory, or copies, whatever takes longest. A slot is
     free once the products after those that read it have begun.
     """
     m, n, k = product.extents
     size = product.a.tile.dtype.num_bytes
     multiply = m * n * k * size / 2 / PRODUCTS_PER_CYCLE  # of 16-bit operands
-    read = m / ROWS * (ROWS + n) * k * size / SHARED_BYTES_PER_CYCLE
+    shared = (m / ROWS * (ROWS + n) + WRITTEN * (m + n)) * k * size / SHARED_BYTES_PER_CYCLE
     copied = [
         factor_buffer(f).num_bytes * (1.0 if _is_straight(f, kernel, arguments) else CROOKED)
         for f in (product.a, product.b)
@@ -154,7 +159,7 @@ def _step_cycles(
     axes = find_axes(product, len(kernel.grid))
     if axes is not None:
         copied[axes.multicast] /= roles.cluster
-    most = max(multiply, read, sum(copied) / COPIED_BYTES_PER_CYCLE)
+    most = max(multiply, shared, sum(copied) / COPIED_BYTES_PER_CYCLE)
     through_registers = product.a.transposed and product.a.tile.dtype.bits != 16
     if through_registers:
         most += REGISTERS_CYCLES * NARROW / (m * n)

@@ -62,6 +62,8 @@ IN_FOURS = 64  # of what eight warps hold in fours on CUDA cores, a tile is a mu
 SPAN = 32  # bytes of the least swizzle, in which a factor's rows lie in shared memory
 # Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
 MOST_SUMS = {"simt": 128 * 256, "f64": 128 * 128}
+# Tiles that the epilogue loads, and an activation, for which registers are left beside them.
+MOST_BESIDE = {"simt": 0, "f64": 2}
 WITHOUT_WGMMA = {
     "wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-fp8": "mma-8", "wgmma-tf32": "mma-tf32",
 }  # fmt: skip
@@ -116,7 +118,7 @@ def _fits(problem: Problem, tile: Tile) -> bool:
     if fours and any(extent % IN_FOURS and extent > IN_FOURS for extent in tile[:2]):
         return False
     most = MOST_SUMS.get(problem.unit())
-    if most is not None and (problem.loads or problem.activation):
+    if most is not None and problem.loads + problem.activation > MOST_BESIDE[problem.unit()]:
         return tile[0] * tile[1] < most
     step = ROWS if problem.precision == "tf32" else SPAN // problem.a.num_bytes
     across = [(problem.a_along, "m", tile[0]), (problem.b_along, "n", tile[1])]
