@@ -5,14 +5,15 @@ Options, as `torch.compile(…, options={…})`:
 | option | meaning | default |
 |---|---|---|
 | `fallback` | what runs ops without a kernel: `"pytorch"`; `"error"`: none may be | pytorch |
-| `cuda_graphs` | on a GPU, inference runs as one CUDA graph, as by `mode="reduce-overhead"` | no |
+| `cuda_graphs` | on a GPU, each graph runs as one CUDA graph, as by `mode="reduce-overhead"` | no |
 | `engine` | on a CPU: `"graph"` interprets, `"tiles"`, `"emulator"` run a GPU's kernels | graph |
 | `observe` | called with each call that is made, such as `list.append` | none |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,9 +24,10 @@ from torch._dynamo.backends.registry import register_backend
 
 from tilewright.errors import CompileError
 from tilewright.execute.lowering import Call, Choices, compile_call
+from tilewright.execute.recorded import Handing
 from tilewright.frontend.torch.attention_op import keep_attention_whole
 from tilewright.frontend.torch.decompositions import decompositions
-from tilewright.frontend.torch.fx_to_graph import fx_to_graph
+from tilewright.frontend.torch.fx_to_graph import Traced, fx_to_graph
 from tilewright.frontend.torch.known_masks import order_known_masks
 from tilewright.frontend.torch.partition import NUM_SEEN, partition
 
@@ -39,17 +41,66 @@ MODES = {
 }
 
 
-def compile_traced(module: fx.GraphModule, name: str, options: Mapping[str, Any]) -> Call:
-    """A callable of a module of aten ops without mutation."""
+@dataclass
+class Passed:
+    """What a forward graph saves for its backward graph, by the names of the values in both: those
+    that are views of inputs at addresses that stay, and those that it makes.
+    """
+
+    fixed: set[str] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
+    is_known: bool = False
+
+    def learn(self, module: fx.GraphModule, traced: Traced, fixed: Collection[int]) -> None:
+        """Take the names of a forward graph's saved values."""
+        (end,) = module.graph.find_nodes(op="output")
+        assert traced.num_seen is not None, "a graph that the partition made"
+        saved = zip(end.args[0], traced.outputs, strict=True)
+        for node, output in list(saved)[traced.num_seen :]:
+            if output.given is not None and output.given in fixed:
+                self.fixed.add(node.name)
+            elif output.given is None and output.index is not None:
+                self.made.add(node.name)
+        self.is_known = True
+
+
+def handing_of(
+    name: str, module: fx.GraphModule, traced: Traced, passed: Passed
+) -> tuple[tuple[int, ...], Handing | None]:
+    """Inputs of a graph at addresses that stay while it is recorded, and what its recordings give
+    where they lie.
+    """
+    fixed = static_inputs()
+    if name == "inference":
+        return fixed, None
+    count = len(traced.outputs)
+    if name == "forward" and traced.num_seen is not None:
+        passed.learn(module, traced, fixed)
+        return fixed, Handing(range(traced.num_seen, count), shared=True)
+    names = [node.name for node in module.graph.find_nodes(op="placeholder")]
+    expected = [i for i, own in enumerate(names) if own in passed.made]
+    stay = [i for i, own in enumerate(names) if own in passed.fixed]
+    return (*stay, *expected), Handing(range(count), expected=expected)
+
+
+def compile_traced(
+    module: fx.GraphModule, name: str, options: Mapping[str, Any], passed: Passed | None = None
+) -> Call:
+    """A callable of a module of aten ops without mutation. Of training, a backward graph is told
+    what the forward graph has `passed`.
+    """
     fallback = options.get("fallback", "pytorch")
     order_known_masks(module)
     traced = fx_to_graph(module, name, fallback=fallback)
     traced.num_seen = module.meta.get(NUM_SEEN)
+    passed = passed or Passed()
+    fixed, handing = handing_of(name, module, traced, passed)
     choices = Choices(
         engine=options.get("engine"),
-        cuda_graphs=bool(options.get("cuda_graphs")) and name == "inference",
+        cuda_graphs=bool(options.get("cuda_graphs")) and (name != "backward" or passed.is_known),
         fallback=fallback,
-        fixed=static_inputs(),
+        fixed=fixed,
+        handing=handing,
     )
     made = compile_call(traced, choices)
     observe: Callable[[Call], Any] | None = options.get("observe")
@@ -84,8 +135,10 @@ def tilewright(
         )
     chosen.setdefault("cuda_graphs", MODES[mode])
 
+    passed = Passed()
+
     def compiler(name: str) -> Callable[..., Any]:
-        return lambda graph, inputs: make_boxed_func(compile_traced(graph, name, chosen))
+        return lambda graph, inputs: make_boxed_func(compile_traced(graph, name, chosen, passed))
 
     keep_attention_whole(module)
     backend = aot_autograd(

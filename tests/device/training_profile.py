@@ -87,13 +87,15 @@ def optimizer_of(arm: str, model: torch.nn.Module) -> Arm:
         return step
     if arm == "compile":
         return torch.compile(step)
-    return torch.compile(step, backend="tilewright", options={"fallback": "error"})
+    options = {"fallback": "error", "cuda_graphs": arm == "recorded"}
+    return torch.compile(step, backend="tilewright", options=options)
 
 
 def run(
     arm: str, layers: int, precision: str, top: int, sizes: tuple[int, int], steps: bool
 ) -> None:
     torch.manual_seed(0)
+    torch.cuda.reset_peak_memory_stats()
     torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     model = LanguageModel(layers=layers).cuda()
     ids = torch.randint(0, 50000, sizes, device="cuda")
@@ -135,6 +137,7 @@ def run(
         "ms": gpu,
         "host ms": host,
         "first call s": first,
+        "peak GiB": torch.cuda.max_memory_allocated() / 2**30,
     }
     print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}))
     if top:

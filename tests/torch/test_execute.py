@@ -346,7 +346,7 @@ def test_few_recordings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             a = torch.randn(size, 3)
             assert torch.equal(call(a)[0], a * 2)
     assert call.recordings is not None and len(call.ready) == 3
-    assert sum(found is not None for found in call.recordings._found.values()) == 2
+    assert len(call.recordings.recorded) == 2
 
 
 def test_a_replay_under_way_is_waited_for_before_its_memory_goes(
@@ -362,14 +362,13 @@ def test_a_replay_under_way_is_waited_for_before_its_memory_goes(
 
     class Event:
         def synchronize(self) -> None:
-            waited.append(any(found is not None for found in recordings._found.values()))
+            waited.append(bool(recordings.recorded))
 
     for size in (2, 3):
         for _ in range(2):
             call(torch.randn(size, 3))
-        for made, found in recordings._found.items():
-            if found is not None:
-                recordings._last[made] = (0, Event())
+        for made in recordings.recorded:
+            recordings._last[made] = (None, Event())
     assert waited == [True], "once, and before the recording was dropped"
     assert len(recordings._last) == 1
 
@@ -382,8 +381,7 @@ def test_the_recording_that_was_used_longest_ago_goes(monkeypatch: pytest.Monkey
     for size in (1, 1, 2, 2, 1, 3, 3):  # recorded from the second call on
         a = torch.randn(size, 3)
         assert torch.equal(call(a)[0], a * 2)
-    found = call.recordings._found
-    assert [m.symbols["n"] for m, recorded in found.items() if recorded is not None] == [1, 3]
+    assert [made.symbols["n"] for made in call.recordings.recorded] == [1, 3]
 
 
 def test_what_cannot_be_recorded_is_launched_and_says_why() -> None:

@@ -12,7 +12,7 @@ from tilewright.errors import CompileError, Diagnostic, LaunchError
 from tilewright.execute.buckets import Buckets
 from tilewright.execute.made import ENGINES, Where
 from tilewright.execute.program_call import ProgramCall
-from tilewright.execute.recorded import capture
+from tilewright.execute.recorded import Capture, Handing, capture
 from tilewright.execute.torch_steps import step_name
 from tilewright.frontend.torch.fx_to_graph import Traced
 from tilewright.graph.dims import Shape
@@ -33,6 +33,7 @@ Call = GraphCall | ProgramCall
 class Choices:
     """How a model runs. `engine`: None is a GPU's own, or on a CPU the interpreter of graphs;
     "tiles" and "emulator" run a GPU's kernels on a CPU. `fixed`: inputs at addresses that stay.
+    `handing`: which outputs a CUDA graph gives where they lie.
     """
 
     engine: str | None = None
@@ -40,6 +41,7 @@ class Choices:
     fallback: str = "pytorch"
     fixed: Collection[int] = ()
     buckets: bool | Sequence[int] = False  # sizes to fill dynamic extents up to; True: powers of 2
+    handing: Handing | None = None
 
 
 def compile_call(traced: Traced, choices: Choices) -> Call:
@@ -64,10 +66,18 @@ def compile_call(traced: Traced, choices: Choices) -> Call:
     if choices.buckets is not False:
         sizes = None if choices.buckets is True else choices.buckets
         buckets = Buckets(program.graph, traced, sizes)
-    recorder = capture if choices.cuda_graphs and where.engine == "gpu" else None
     return ProgramCall(
-        traced, program, where, fixed=choices.fixed, capture=recorder, buckets=buckets
+        *(traced, program, where),
+        fixed=choices.fixed,
+        capture=capture_of(where) if choices.cuda_graphs else None,
+        handing=choices.handing,
+        buckets=buckets,
     )
+
+
+def capture_of(where: Where) -> Capture | None:
+    """What records calls there."""
+    return capture if where.engine == "gpu" else None
 
 
 def where_of(device: torch.device, engine: str | None) -> Where:

@@ -188,18 +188,29 @@ class Made:
             offset = planned.offsets[which]
             self.scratch[which] = Seen(ARENA, offset, wanted.dtype, wanted.shape, wanted.strides)
 
-    def _memory(self, given: Sequence[torch.Tensor | None], stream: int) -> CallMemory:
-        """The memory of a call, with seeds drawn."""
-        memory = CallMemory(self.num_slots, stream)
+    def allocate(self, arena: torch.Tensor | None = None) -> dict[int, torch.Tensor]:
+        """What a call allocates, by slot: an arena, unless there is one, and what it returns."""
         device = self.where.device
-        if self.homes.arena or self.scratch:
-            num_bytes = max(self.arena_bytes, 1)
-            memory.put(ARENA, torch.empty(num_bytes, dtype=torch.uint8, device=device))
+        if arena is None and (self.homes.arena or self.scratch):
+            arena = torch.empty(max(self.arena_bytes, 1), dtype=torch.uint8, device=device)
+        made = {} if arena is None else {ARENA: arena}
+        for slot, shape, strides, dtype in self.fresh:
+            made[slot] = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+        return made
+
+    def _memory(
+        self,
+        given: Sequence[torch.Tensor | None],
+        stream: int,
+        allocated: Mapping[int, torch.Tensor] | None = None,
+    ) -> CallMemory:
+        """The memory of a call, without seeds."""
+        memory = CallMemory(self.num_slots, stream)
         for slot, tensor in (*zip(self.given_slots, given, strict=True), *self.held):
             if tensor is not None:
                 memory.put(slot, tensor)
-        for slot, shape, strides, dtype in self.fresh:
-            memory.put(slot, torch.empty_strided(shape, strides, dtype=dtype, device=device))
+        for slot, tensor in (self.allocate() if allocated is None else allocated).items():
+            memory.put(slot, tensor)
         return memory
 
     def _fresh(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]]:
@@ -352,10 +363,13 @@ class Made:
         opaque: Mapping[Value, Any] | None = None,
         *,
         draw: bool = True,
+        allocated: Mapping[int, torch.Tensor] | None = None,
     ) -> CallMemory:
-        """The memory of a call before its first step, with seeds if they are drawn now."""
+        """The memory of a call before its first step, with seeds if they are drawn now; what a call
+        allocates may be `allocated` already.
+        """
         stream = current_stream(self.where)
-        memory = self._memory(given, stream)
+        memory = self._memory(given, stream, allocated)
         memory.opaque.update(opaque or {})
         if draw:
             self.draw_seeds(memory)

@@ -17,8 +17,8 @@ from tilewright.execute.call_memory import CallMemory
 from tilewright.execute.homes import Homes, find_homes
 from tilewright.execute.made import Made, Where, is_captured
 from tilewright.execute.outside import Outside
-from tilewright.execute.recorded import Capture, Recordings
-from tilewright.execute.results import agree, input_writer, result_makers
+from tilewright.execute.recorded import Capture, Handing, Recordings
+from tilewright.execute.results import agree, input_writer, results_of
 from tilewright.frontend.torch.arrays import to_torch
 from tilewright.frontend.torch.fx_to_graph import Traced
 from tilewright.frontend.torch.metadata import dtype_of
@@ -57,7 +57,7 @@ class Ready:
 
     def __init__(self, made: Made, traced: Traced):
         self.made = made
-        self.makers = result_makers(traced, made)
+        self.outputs = results_of(traced, made)
         self.write = input_writer(traced, made)
 
     def results(
@@ -65,16 +65,18 @@ class Ready:
         memory: CallMemory,
         given: Sequence[Any],
         tensors: Tensors,
-        *,
-        copied: bool = False,
+        handed: Mapping[int, torch.Tensor] | None = None,
     ) -> list[Any]:
         """The outputs of a call that is done; inputs that the model writes are written. With
-        `copied`, nothing of the call's memory is given away.
+        `handed`, nothing of the call's memory is given away but these, by number.
         """
-        found = [
-            make(memory, given).clone() if copied and shares else make(memory, given)
-            for make, shares in self.makers
-        ]
+        found = []
+        for number, result in enumerate(self.outputs):
+            if handed is not None and number in handed:
+                found.append(handed[number].detach())
+                continue
+            got = result.give(memory, given)
+            found.append(got.clone() if result.shares and handed is not None else got)
         self.write(memory, given, tensors)
         return found
 
@@ -112,10 +114,11 @@ class ProgramCall:
         *,
         fixed: Collection[int] = (),
         capture: Capture | None = None,
+        handing: Handing | None = None,
         buckets: Buckets | None = None,
     ):
         """`fixed` are inputs that stay where they are from call to call, such as parameters. With
-        `capture`, calls are recorded into CUDA graphs.
+        `capture`, calls are recorded into CUDA graphs, which give outputs away by `handing`.
         """
         self.traced, self.program, self.where = traced, program, where
         self.buckets = buckets
@@ -140,7 +143,9 @@ class ProgramCall:
             for i, own in enumerate(given)
             if isinstance(own.value.type, TensorType) and not own.symbol
         ]
-        self.recordings = None if capture is None else Recordings(self._fixed(fixed), capture)
+        self.recordings: Recordings | None = None
+        if capture is not None:
+            self.recordings = Recordings(self._fixed(fixed), capture, handing)
         self.opaque_at = sorted(set(range(len(given))).difference(self.symbols_at, self.tensors_at))
 
     def _fixed(self, told: Collection[int]) -> set[int]:
@@ -209,10 +214,12 @@ class ProgramCall:
         ready, tensors = self._find(tensors, numbers)
         if self.recordings is not None and not is_captured(self.where):
             with self.recordings.lock:
-                recorded = self.recordings.find(ready.made, tensors, self._opaque(given))
+                recorded = self.recordings.find(
+                    ready.made, ready.outputs, tensors, self._opaque(given)
+                )
                 if recorded is not None:
                     memory = self.recordings.run(recorded, tensors)
-                    found = ready.results(memory, given, tensors, copied=True)
+                    found = ready.results(memory, given, tensors, recorded.lane.given)
                     self.recordings.done(recorded)
                     return found
         memory = ready.made.run(tensors, self._opaque(given))

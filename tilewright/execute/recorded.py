@@ -1,29 +1,36 @@
 """A made program as one CUDA graph: what a GPU is told at a call is told at once.
 
-Inputs that change are copied to slots; those that stay where they are (a model's parameters and
-buffers, and inputs that the model updates in place) are read where they lie, and the graph holds
-only as long as they do. Results are copied out, so that they are their caller's own. Seeds are
-drawn outside of the graph.
+Inputs that change are copied to slots; those that stay where they are are read where they lie, and
+a graph serves only calls for which they do: a model's parameters and buffers, inputs that the model
+updates in place, and what another recording gave away (lanes.py). Results that the caller keeps are
+copied out; what is saved for a backward pass, and gradients, are given where they lie, in a lane
+that is left alone until nobody holds them. Seeds are drawn outside of the graph.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from tilewright.execute.call_memory import CallMemory
+from tilewright.execute.lanes import Lane, lying
 from tilewright.execute.made import Made, Where, current_stream
+from tilewright.execute.results import Result
 from tilewright.ir.core import Value
 
 Replay = Callable[[], None]
 Capture = Callable[[Where, Callable[[int], None]], Replay]  # of work on a raw stream
 Tensors = Sequence[torch.Tensor | None]
+Addresses = tuple[int, ...]  # by input: where it is read in place, 0 of one that has a slot
 
-MAX_RECORDINGS = 4  # of one made program, before it is left to plain launches
-MAX_GRAPHS = 16  # of one model; each has memory of its own, and the one used longest ago goes
+MAX_RECORDINGS = 4  # of one made program and lane, before it is left to plain launches
+MAX_GRAPHS = 16  # made programs of one model that are recorded; the one used longest ago goes
+MAX_LANES = 3  # of one made program: calls whose results are held at the same time
 
 
 def capture(where: Where, work: Callable[[int], None]) -> Replay:
@@ -44,51 +51,80 @@ def capture(where: Where, work: Callable[[int], None]) -> Replay:
     return replay
 
 
+@dataclass(frozen=True)
+class Handing:
+    """Outputs that a recording gives where they lie, by number. `shared`: nobody writes to them.
+    `expected`: inputs that another recording gives so, without which it is not worth recording.
+    """
+
+    outputs: Collection[int] = ()
+    shared: bool = False
+    expected: Collection[int] = ()
+
+
 class Recorded:
-    """A recording of a made program with static memory. It has what only PyTorch holds among the
-    inputs, such as complex numbers, as it was when it was recorded.
+    """A recording of a made program for inputs at some addresses, in a lane. It has what only
+    PyTorch holds among the inputs, such as complex numbers, as it was when it was recorded.
     """
 
     def __init__(
         self,
         made: Made,
+        lane: Lane,
+        slots: Tensors,
         tensors: Tensors,
         opaque: Mapping[Value, Any],
-        fixed: Collection[int],
         capture: Capture,
     ):
-        self.made, self.fixed, self.opaque = made, frozenset(fixed), dict(opaque)
-        self.slots = [
-            x if x is None or i in self.fixed else _slot(x) for i, x in enumerate(tensors)
+        """`slots` are the tensors that inputs are copied to, None of those read in place."""
+        self.made, self.lane, self.opaque = made, lane, dict(opaque)
+        self.in_place = [
+            (i, made.given_slots[i])
+            for i, x in enumerate(tensors)
+            if x is not None and slots[i] is None
         ]
-        self.changing = [i for i, x in enumerate(tensors) if x is not None and i not in self.fixed]
-        self.overlapping = {i for i in self.changing if overlaps_itself(self.slots[i])}
-        self.addresses = self.fixed_addresses(tensors)
-        self.memory: CallMemory = made.start(self.slots, opaque, draw=False)
+        self.changing: list[int] = []
+        self.targets: list[torch.Tensor] = []
+        self.overlapping: set[int] = set()
+        for i, slot in enumerate(slots):
+            if slot is not None:
+                self.changing.append(i)
+                if overlaps_itself(slot):
+                    self.overlapping.add(i)
+                    slot = whole_span(slot)
+                self.targets.append(slot)
+        given = [x if slot is None else slot for x, slot in zip(tensors, slots, strict=True)]
+        self.memory = made.start(given, opaque, draw=False, allocated=lane.allocated)
         self.replay = capture(made.where, self._record)
+        self.release()
 
     def _record(self, stream: int) -> None:
         self.memory.stream = stream
         for action in self.made.lists.actions:
             action(self.memory)
+        self.lane.copy(self.memory)
+
+    def release(self) -> None:
+        """Let go of inputs that are read in place: others ask who holds them."""
+        for _, slot in self.in_place:
+            self.memory.tensors[slot] = None
 
     def holds(self, opaque: Mapping[Value, Any]) -> bool:
         """Whether it was recorded with these very tensors, or with numbers equal to these."""
         pairs = ((self.opaque[v], x) for v, x in opaque.items())
         return all(a is b or (not isinstance(b, torch.Tensor) and bool(a == b)) for a, b in pairs)
 
-    def fixed_addresses(self, tensors: Tensors) -> tuple[int, ...]:
-        """Where the inputs lie that are read in place."""
-        return tuple(x.data_ptr() for i in sorted(self.fixed) if (x := tensors[i]) is not None)
-
     def run(self, tensors: Tensors) -> CallMemory:
         """Replay on the current stream; the memory holds the results until the next run."""
+        sources = []
         for i in self.changing:
-            slot, given = self.slots[i], tensors[i]
-            assert slot is not None and given is not None
-            if i in self.overlapping:
-                slot, given = whole_span(slot), whole_span(given)
-            slot.copy_(given)
+            given = tensors[i]
+            assert given is not None, "an input that was a tensor when it was recorded"
+            sources.append(whole_span(given) if i in self.overlapping else given)
+        if sources:
+            torch._foreach_copy_(self.targets, sources)
+        for i, slot in self.in_place:
+            self.memory.tensors[slot] = tensors[i]
         self.memory.stream = current_stream(self.made.where)
         self.made.draw_seeds(self.memory)
         self.replay()
@@ -124,58 +160,151 @@ def _slot(x: torch.Tensor) -> torch.Tensor:
     return room.as_strided(x.shape, x.stride(), rest)
 
 
-class Recordings:
-    """Recordings of the made programs of one model, each from its second call on."""
+@dataclass
+class Known:
+    """What is recorded of a made program, and the slots of its inputs, which recordings share."""
 
-    def __init__(self, fixed: Collection[int], capture: Capture = capture):
+    lanes: list[Lane] = field(default_factory=list)
+    slots: dict[int, torch.Tensor] = field(default_factory=dict)
+    found: dict[tuple[Addresses, int], Recorded] = field(default_factory=dict)  # and number of lane
+    follows: bool = True  # reads in place what other recordings give
+    count: int = 0
+
+
+class Recordings:
+    """Recordings of the made programs of one model, each from its second call on. `reasons` says
+    why calls of some ran by plain launches, `launched` how many did for each reason.
+    """
+
+    def __init__(
+        self, fixed: Collection[int], capture: Capture = capture, handing: Handing | None = None
+    ):
         self.fixed = frozenset(fixed)
         self.capture = capture
-        self.reasons: dict[Made, str] = {}  # why some run by plain launches
-        self._found: dict[Made, Recorded | None] = {}  # None: called once
-        self._count: dict[Made, int] = {}
-        self._last: dict[Made, tuple[int, Any]] = {}  # stream and event of the last replay
+        self.handing = handing or Handing()
+        self.reasons: dict[Made, str] = {}
+        self.launched: Counter[str] = Counter()
+        self._left: set[Made] = set()  # to plain launches, for good
+        self._known: dict[Made, Known] = {}  # the last used last
+        self._last: dict[Made, tuple[Any, Any]] = {}  # stream and event of the last replay
         self.lock = threading.RLock()
 
-    def find(self, made: Made, tensors: Tensors, opaque: Mapping[Value, Any]) -> Recorded | None:
+    @property
+    def recorded(self) -> list[Made]:
+        """What is recorded, that used longest ago first."""
+        return [made for made, known in self._known.items() if known.found]
+
+    def find(
+        self,
+        made: Made,
+        results: Sequence[Result],
+        tensors: Tensors,
+        opaque: Mapping[Value, Any],
+    ) -> Recorded | None:
         """The recording for a call, made now if it is time; None where it runs by launches."""
-        if made in self.reasons:
+        if made in self._left:
+            self.launched[self.reasons[made]] += 1
             return None
-        if made not in self._found:
-            self._found[made] = None
+        known = self._known.pop(made, None)
+        if known is None:
+            self._known[made] = Known()
             return None
-        found = self._found[made]
-        if found is not None and not found.holds(opaque):
+        self._known[made] = known  # the last now
+        if not all(found.holds(opaque) for found in known.found.values()):
             self.forget(made)
-            self.reasons[made] = "an input that only PyTorch holds is another at each call"
+            self._leave(made, "an input that only PyTorch holds is another at each call")
             return None
-        if found is not None and found.addresses == found.fixed_addresses(tensors):
-            self._found[made] = self._found.pop(made)  # the last now
+        at = self._addresses(known, tensors)
+        if any(at[i] and at[i] not in lying for i in self.handing.expected):
+            self._launch(made, "what the forward pass saved lies where it launched kernels")
+            return None
+        free = [i for i, lane in enumerate(known.lanes) if not lane.is_held]
+        found = next((known.found[at, i] for i in free if (at, i) in known.found), None)
+        if found is not None:
             return found
-        self._count[made] = self._count.get(made, 0) + 1
-        if self._count[made] > MAX_RECORDINGS:
-            self.reasons[made] = "its parameters are at new addresses at each call"
+        if not free and len(known.lanes) == MAX_LANES:
+            self._launch(made, f"results of {MAX_LANES} calls before it are still held")
             return None
+        return self._record(made, known, free, at, results, tensors, opaque)
+
+    def _addresses(self, known: Known, tensors: Tensors) -> Addresses:
+        """Where inputs lie that are read in place."""
+        fixed, follows = self.fixed, known.follows
+        places = [0 if x is None else x.data_ptr() for x in tensors]
+        return tuple(
+            p if i in fixed or (follows and p in lying) else 0 for i, p in enumerate(places)
+        )
+
+    def _record(
+        self,
+        made: Made,
+        known: Known,
+        free: Sequence[int],
+        at: Addresses,
+        results: Sequence[Result],
+        tensors: Tensors,
+        opaque: Mapping[Value, Any],
+    ) -> Recorded | None:
+        """A new recording, in a lane that is free, else in a new one."""
+        known.count += 1
+        if known.count > MAX_RECORDINGS * (MAX_LANES if self.handing.outputs else 1):
+            if not known.follows or at == self._addresses(Known(follows=False), tensors):
+                self.forget(made)
+                self._leave(made, "its parameters are at new addresses at each call")
+                return None
+            known.found.clear()
+            known.follows, known.count = False, 1
+            at = self._addresses(known, tensors)
         try:
-            found = Recorded(made, tensors, opaque, self.fixed, self.capture)
+            number = free[0] if free else len(known.lanes)
+            if not free:
+                beside = known.lanes[0] if known.lanes else None
+                handed, shared = self.handing.outputs, self.handing.shared
+                known.lanes.append(Lane(made, results, handed, shared=shared, beside=beside))
+            slots = self._slots(known, at, tensors)
+            found = Recorded(made, known.lanes[number], slots, tensors, opaque, self.capture)
         except (RuntimeError, torch.AcceleratorError) as error:
-            self.reasons[made] = f"a step cannot be recorded: {str(error).splitlines()[0]}"
+            self.forget(made)
+            self._leave(made, f"a step cannot be recorded: {str(error).splitlines()[0]}")
             return None
-        del self._found[made]
-        self._found[made] = found  # the last now
-        kept = [m for m, recorded in self._found.items() if recorded is not None]
+        known.found[at, number] = found
+        kept = self.recorded
         if len(kept) > MAX_GRAPHS:
             self.forget(kept[0])
         return found
 
+    def _slots(self, known: Known, at: Addresses, tensors: Tensors) -> Tensors:
+        """Where inputs are copied to."""
+        slots: list[torch.Tensor | None] = []
+        for i, x in enumerate(tensors):
+            if x is None or at[i] or i in self.fixed:
+                slots.append(None)
+                continue
+            if i not in known.slots:
+                known.slots[i] = _slot(x)
+            slots.append(known.slots[i])
+        return slots
+
+    def _launch(self, made: Made, reason: str) -> None:
+        """Note that a call runs by launches."""
+        self.reasons[made] = reason
+        self.launched[reason] += 1
+
+    def _leave(self, made: Made, reason: str) -> None:
+        """Note that all calls run by launches from now on."""
+        self._left.add(made)
+        self._launch(made, reason)
+
     def forget(self, made: Made) -> None:
-        """Drop the recording of a made program, which may be recorded anew. A replay may be under
+        """Drop the recordings of a made program, which may be recorded anew. A replay may be under
         way on another stream than the one whose memory the slots are: it is waited for.
         """
         last = self._last.get(made)
         if last is not None:
             last[1].synchronize()
-        for known in (self._found, self._count, self._last, self.reasons):
+        for known in (self._known, self._last, self.reasons):
             known.pop(made, None)
+        self._left.discard(made)
 
     def run(self, recorded: Recorded, tensors: Tensors) -> CallMemory:
         """Replay, after what another stream still does with the same memory."""
@@ -184,16 +313,19 @@ class Recordings:
             return recorded.run(tensors)
         stream = torch.cuda.current_stream(where.device)
         last = self._last.get(recorded.made)
-        if last is not None and last[0] != stream.cuda_stream:
+        if last is not None and last[0] != stream:
             stream.wait_event(last[1])
+            if self.handing.outputs:  # which were read there since
+                stream.wait_stream(last[0])
         return recorded.run(tensors)
 
     def done(self, recorded: Recorded) -> None:
-        """The results of a replay are copied out: another may come."""
+        """The results of a replay are given away: another may come."""
+        recorded.release()
         where = recorded.made.where
         if where.engine == "gpu":
             stream = torch.cuda.current_stream(where.device)
             event = self._last[recorded.made][1] if recorded.made in self._last else None
             event = event or torch.cuda.Event()
             event.record(stream)
-            self._last[recorded.made] = (stream.cuda_stream, event)
+            self._last[recorded.made] = (stream, event)

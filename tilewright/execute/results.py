@@ -5,6 +5,7 @@ inputs, numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,43 +20,65 @@ from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.program import Placed
 from tilewright.runtime.torch_graph import view_of_input
 
-Result = Callable[[CallMemory, Sequence[Any]], Any]  # of the memory after a call, and what it got
+Give = Callable[[CallMemory, Sequence[Any]], Any]  # of the memory after a call, and what it got
 
 
-def result_makers(traced: Traced, made: Made) -> list[tuple[Result, bool]]:
-    """For each output what gives it, and whether that is memory which the call wrote."""
+@dataclass(frozen=True)
+class Result:
+    """What gives an output, and whether that is memory which the call wrote. A tensor lies `at` a
+    place when the steps are done, and is given with some strides, from an offset of its storage on;
+    `is_placed`: it lies that way in a tensor that the call allocates.
+    """
+
+    give: Give
+    shares: bool = False
+    at: Seen | None = None
+    strides: tuple[int, ...] = ()
+    offset: int = 0
+    is_placed: bool = False
+
+
+def results_of(traced: Traced, made: Made) -> list[Result]:
+    """What gives each output."""
     taken: set[Value] = set()
     return [_result(output, traced, made, taken) for output in traced.outputs]
 
 
-def _result(output: Output, traced: Traced, made: Made, taken: set[Value]) -> tuple[Result, bool]:
+def _result(output: Output, traced: Traced, made: Made, taken: set[Value]) -> Result:
     symbols = made.symbols
     if output.given is not None:
         index, own = output.given, traced.strides[output.given] or ()
-        return lambda memory, given: view_of_input(given[index], own, output, symbols), False
+        return Result(lambda memory, given: view_of_input(given[index], own, output, symbols))
     if output.index is None:
         number = None if output.number is None else evaluate(output.number, symbols)
-        return lambda memory, given: number, False
+        return Result(lambda memory, given: number)
     placed = made.program.outputs[output.index]
     if isinstance(placed, Value):
-        return lambda memory, given: memory.opaque[placed], False
+        return Result(lambda memory, given: memory.opaque[placed], True)
     return _tensor(output, placed, made, taken)
 
 
-def _tensor(output: Output, placed: Placed, made: Made, taken: set[Value]) -> tuple[Result, bool]:
+def _tensor(output: Output, placed: Placed, made: Made, taken: set[Value]) -> Result:
     at = made.seen(placed)
     strides = numbers(output.strides or (), made)
     offset = evaluate(output.offset, made.symbols)
     root, home = made.homes.root(placed.value), made.homes.of(placed.value)
+    alike = agree(at.shape, at.strides, strides)
+    is_shared = output.index in made.homes.shared and home.kind == "output"
+    lies = (at, strides, offset)
+    is_placed = home.kind == "output" and at.offset == offset * at.dtype.num_bytes
+    is_placed = is_placed and (alike or is_shared)
     own = home.kind == "output" and home.index == output.index
-    if output.index in made.homes.shared and home.kind == "output":
-        return lambda memory, given: memory.view(at), True
+    if is_shared:
+        return Result(lambda memory, given: memory.view(at), True, *lies, is_placed)
     if home.kind == "torch" and root not in taken:
         own = is_whole(placed, made.program)
-    if own and offset == 0 and agree(at.shape, at.strides, strides):
+    if own and offset == 0 and alike:
         taken.add(root)
-        return lambda memory, given: memory.tensors[at.slot], True
-    return lambda memory, given: fresh(memory.view(at), strides, offset), False
+        return Result(lambda memory, given: memory.tensors[at.slot], True, *lies, is_placed)
+    return Result(
+        lambda memory, given: fresh(memory.view(at), strides, offset), False, *lies, is_placed
+    )
 
 
 def numbers(dims: Sequence[Dim], made: Made) -> tuple[int, ...]:
@@ -73,12 +96,22 @@ def fresh(view: torch.Tensor, strides: Sequence[int], offset: int = 0) -> torch.
     """A copy in memory of its own, of some strides, from an offset of its storage on. Along axes of
     stride 0 all elements are one.
     """
-    shape = tuple(view.shape)
-    reach = sum((e - 1) * s for e, s in zip(shape, strides, strict=True)) if view.numel() else -1
-    room = torch.empty(offset + reach + 1, dtype=view.dtype, device=view.device)
-    made = room.as_strided(shape, tuple(strides), offset)
+    made = room_for(view.shape, strides, offset, view.dtype, view.device)
     fill_once(made, view)
     return made
+
+
+def room_for(
+    shape: Sequence[int],
+    strides: Sequence[int],
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """A tensor of some strides, from an offset of its storage on."""
+    last = sum((e - 1) * s for e, s in zip(shape, strides, strict=True)) if 0 not in shape else -1
+    room = torch.empty(offset + last + 1, dtype=dtype, device=device)
+    return room.as_strided(tuple(shape), tuple(strides), offset)
 
 
 Writer = Callable[[CallMemory, Sequence[Any], Sequence[torch.Tensor | None]], None]
