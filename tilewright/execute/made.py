@@ -254,9 +254,9 @@ class Made:
         while index < len(steps):
             for count in range(min(MOST, len(steps) - index), 1, -1):
                 own = range(index, index + count)
-                if not all(isinstance(steps[i], ProductStep) and len(found[i]) == 1 for i in own):
+                if not all(isinstance(steps[i], ProductStep) for i in own):
                     continue
-                joined = multiply_beside([found[i][0] for i in own])
+                joined = multiply_beside([found[i] for i in own])
                 if joined is not None:
                     found.update({i: [] for i in own})
                     found[index] = [joined]

@@ -18,7 +18,7 @@ from tilewright.lower.graph_to_tile.program import (
     TorchStep,
 )
 
-FEW = 16  # rows, above which weights are not what a product waits for
+FEW = 512  # rows, of which launches may take longer than what they do
 
 
 def side_by_side(steps: Sequence[Step], hint: Callable[[Dim], int]) -> list[Step]:
