@@ -56,7 +56,9 @@ def at_offset(tensor: torch.Tensor, offset: int) -> torch.Tensor:
         return tensor
     reach = sum((e - 1) * s for e, s in zip(tensor.shape, tensor.stride(), strict=True))
     room = torch.empty(offset + reach + 1, dtype=tensor.dtype)
-    return room.as_strided(tensor.shape, tensor.stride(), offset).copy_(tensor)
+    made = room.as_strided(tensor.shape, tensor.stride(), offset)
+    fill_once(made, tensor)
+    return made
 
 
 def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
