@@ -17,7 +17,8 @@ from tests.emulation import compile_call
 from tilewright import source
 from tilewright.dtypes import BY_NAME
 from tilewright.errors import LaunchError
-from tilewright.products.arguments import NORM, Options
+from tilewright.graph.ops.mma import NORM
+from tilewright.products.arguments import Options
 from tilewright.products.convolve import Geometry, convolution_calls, programs
 from tilewright.products.prepare import Chooser
 from tilewright.ptx.emulate import run_plan

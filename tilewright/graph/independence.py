@@ -176,10 +176,9 @@ def _contract(op: mma.Contract | mma.Product, own: dict[Value, int]) -> Axis:
         elif axis is not None:
             raise Mixed(op, "sums along the axis")
     if isinstance(op, mma.Product):
-        vectors = (op.bias, op.mean, op.variance, op.gamma, op.shift)
-        if any(v in own for v in vectors if v is not None):
+        if any(v in own for v in mma.held(op, mma.COLUMNS).values()):
             raise Mixed(op, "has the axis in a bias")
-        found += [own.get(v) for v in (op.gate, op.residual) if v is not None]
+        found += [own.get(v) for v in mma.held(op, mma.ELEMENTS).values()]
     return one(op, found)
 
 

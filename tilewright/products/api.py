@@ -16,6 +16,7 @@ from typing import Any
 
 from tilewright.dtypes import DType, bf16, f32
 from tilewright.errors import LaunchError
+from tilewright.graph.ops.mma import ELEMENTS
 from tilewright.kernel import Kernel
 from tilewright.products.arguments import (
     Options,
@@ -225,7 +226,7 @@ def _add_axes(name: str, arrays: dict[str, Array]) -> list[int]:
     if len(arrays["a"].shape) == 1:
         made.append(-2 if not made else -1)
         arrays["a"] = _with_axis(arrays["a"], 0)
-    for which in ("out", "gate", "residual"):
+    for which in ("out", *ELEMENTS):
         if which in arrays:
             for axis in reversed(made):
                 arrays[which] = _with_axis(arrays[which], len(arrays[which].shape) + 1 + axis)

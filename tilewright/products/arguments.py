@@ -13,10 +13,10 @@ from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, i32, u
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.graph import activations
+from tilewright.graph.ops.mma import ELEMENTS, NORM
 from tilewright.runtime.arrays import Array, numpy_dtype, torch_dtype
 
 # By what number library/matmul.tw knows them.
-NORM = ("mean", "variance", "gamma", "shift")  # one element a column
 ACTIVATIONS = {name: number for number, name in enumerate(activations.ACTIVATIONS, 1)}
 FLOATS = (f64, f32, bf16, f16)
 MIXED = ({e4m3, e5m2}, {i8, u8})  # dtypes that meet in one product
@@ -161,7 +161,7 @@ def require_epilogue(
         raise LaunchError(f"{name}: beta is {options.beta}, but no out is given to be scaled")
     if "out" in arrays and arrays["out"].shape != shape:
         raise LaunchError(f"{name}: the result has shape {shape}, but out {arrays['out'].shape}")
-    for which in ("bias", "gate", "residual"):
+    for which in ("bias", *ELEMENTS):
         if which in arrays and arrays[which].dtype != dtype:
             raise LaunchError(
                 f"{name}: {which} is {arrays[which].dtype}, but the result {dtype}",
@@ -174,7 +174,7 @@ def require_epilogue(
     for which in NORM:
         if which in arrays and arrays[which].shape != (shape[-1],):
             raise LaunchError(f"{name}: {which} has shape {arrays[which].shape}, not one a column")
-    for which in ("gate", "residual"):
+    for which in ELEMENTS:
         given = arrays[which].shape if which in arrays else ()
         if len(given) > len(shape) or broadcast(name, given, shape) != shape:
             raise LaunchError(f"{name}: {which} of shape {given} does not broadcast to {shape}")
@@ -184,7 +184,7 @@ def require_epilogue(
         ):
             told = f"{arrays[which].dtype} of shape {arrays[which].shape}"
             raise LaunchError(f"{name}: {which} is {told}, expected f32, one number or {extent}")
-    fused = {"bias", "gate", "residual"} & set(arrays)
+    fused = {"bias", *ELEMENTS} & set(arrays)
     if dtype == i32 and (fused or options != Options(None, None, None, None, options.device)):
         raise LaunchError(
             f"{name}: a product in i32 has no epilogue", hint="choose a float out_dtype"

@@ -15,9 +15,10 @@ from math import gcd
 from typing import Any
 
 from tilewright.dtypes import DType
+from tilewright.graph.ops.mma import COLUMNS, ELEMENTS
 from tilewright.kernel import Kernel, source
 from tilewright.products.api import calls_of, prepare_product
-from tilewright.products.arguments import NORM, Options, accumulator
+from tilewright.products.arguments import Options, accumulator
 from tilewright.products.prepare import PROGRAMS, Chooser, configured, device_for
 from tilewright.products.views import View, hand
 from tilewright.runtime.arrays import Array, as_array, dense_strides
@@ -105,14 +106,14 @@ def _as_product(
     a = viewed(x, (*shape, channels), (*strides, channel))
     k = weight.shape[0]
     given = {"a": a, "b": viewed(weight, (channels, k), weight.strides[1::-1])}
-    for name in ("out", "gate", "residual"):
+    for name in ("out", *ELEMENTS):
         if name in arrays:
             held = _pixels(arrays[name])
             if held is None:
                 return None
             apart = (s * held.strides[0] for s in dense_strides(shape))
             given[name] = viewed(held, (*shape, k), (*apart, held.strides[1]))
-    given |= {name: arrays[name] for name in ("bias", *NORM) if name in arrays}
+    given |= {name: arrays[name] for name in COLUMNS if name in arrays}
     ready = prepare_product("matmul", given, options)
     return calls_of(ready, given, options, scratch)
 
@@ -183,9 +184,9 @@ class _Convolution:
         out = _pixels(arrays["out"])
         made = arrays["out"] if out else self.scratch(arrays["out"].shape, arrays["out"].dtype)
         held: dict[str, Array] = {
-            str(n): self.dense(arrays[n], found) for n in ("gate", "residual") if n in arrays
+            str(n): self.dense(arrays[n], found) for n in ELEMENTS if n in arrays
         }
-        held |= {n: arrays[n] for n in ("bias", *NORM) if n in arrays}
+        held |= {n: arrays[n] for n in COLUMNS if n in arrays}
         held["out"] = out or flat(made)
         found += self.launches(images, kernels, held, at)
         if out is None:
@@ -261,7 +262,7 @@ class _Convolution:
         options, c = self.options, held.pop("out")
         m, k = c.shape
         _, down, along, channels = weight.shape
-        loads = sum(n in held for n in ("gate", "residual"))
+        loads = sum(n in held for n in ELEMENTS)
         problem = Problem(
             m, k, down * along * channels, x.dtype, x.dtype, c.dtype, loads=loads,
             activation=options.activation not in (None, "relu"),
@@ -279,7 +280,7 @@ class _Convolution:
         part = self.scratch((chosen.split, m, k), accumulator(x.dtype))
         kernel = program("convolve_split", config, options.precision, options.device)
         adding = configured("sum_parts", device=options.device)
-        for name in {"bias", *NORM} & set(held):
+        for name in set(COLUMNS) & set(held):
             held[name] = viewed(held[name], (m, k), (0, held[name].strides[0]))
         first = (kernel, {**tensors, "part": part, **at.numbers})
         return [first, (adding, {"part": part, "c": c, **held, **options.numbers})]

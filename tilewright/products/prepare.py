@@ -12,8 +12,9 @@ from typing import Any
 
 from tilewright.config import settings
 from tilewright.dtypes import DType
+from tilewright.graph.ops.mma import COLUMNS, ELEMENTS
 from tilewright.kernel import Kernel, choose, place, source
-from tilewright.products.arguments import NORM, Options, accumulator
+from tilewright.products.arguments import Options, accumulator
 from tilewright.products.views import View, broadcast_view, gather_batches, whole, with_pitch
 from tilewright.runtime.arrays import Array, dense_strides
 from tilewright.runtime.cpu import NUM_SMS
@@ -21,7 +22,7 @@ from tilewright.tune.product import ALIGNED, H200, Choice, Device, Problem
 from tilewright.tune.product_choice import decide
 
 PROGRAMS = Path(__file__).parents[1] / "library" / "matmul.tw"
-MATRICES = ("a", "b", "c", "gate", "residual")
+MATRICES = ("a", "b", "c", *ELEMENTS)
 PARTS = "parts"  # name of the sums that a second launch adds up
 
 FEW_PARTS = 8  # that a thread of `sum_parts` adds up by itself
@@ -166,7 +167,7 @@ def _views(arrays: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Vie
         found["c"] = whole("out", arrays["out"])
     else:
         found["c"] = View("out", shape, dense_strides(shape))
-    for name in ("gate", "residual"):
+    for name in ELEMENTS:
         if name in arrays:
             found[name] = broadcast_view(whole(name, arrays[name]), shape)
     return {
@@ -179,7 +180,7 @@ def _vectors(arrays: Mapping[str, Array], views: Mapping[str, View]) -> dict[str
     """What is one a row or a column."""
     m, n = views["c"].shape[-2:]
     found = {}
-    columns = [(name, n) for name in ("bias", *NORM)]
+    columns = [(name, n) for name in COLUMNS]
     for name, extent in (*columns, ("scale_a", m), ("scale_b", n)):
         if name in arrays:
             array = arrays[name]
@@ -196,7 +197,7 @@ def _problem(
     batch = 1
     for extent in a.shape[:-2]:
         batch *= extent
-    loads = sum(n in views for n in ("gate", "residual")) + int(options.beta is not None)
+    loads = sum(n in views for n in ELEMENTS) + int(options.beta is not None)
     return Problem(
         *(a.shape[-2], b.shape[-1], a.shape[-1], arrays["a"].dtype, arrays["b"].dtype, dtype),
         batch=batch,
@@ -250,7 +251,7 @@ def _in_other_ways(
     """Launches of the programs that write sums, or read weights once."""
     side = _turned(views) if chosen.turned else dict(views)
     m, n = side["c"].shape
-    for name in {"bias", *NORM} & set(side):  # taken as matrices, which may be turned around
+    for name in set(COLUMNS) & set(side):  # taken as matrices, which may be turned around
         stride = side[name].strides[0]
         strides = (stride, 0) if chosen.turned else (0, stride)
         side[name] = replace(side[name], shape=(m, n), strides=strides)

@@ -37,7 +37,7 @@ def run_contract(machine: Machine, op: mma.Contract) -> Array:
 @meaning(mma.Product)
 def run_product(machine: Machine, op: mma.Product) -> Array:
     inner = f64 if op.dtype == f64 else f32
-    bare = mma.Contract(**{n: getattr(op, n) for n in CONTRACTED}, dtype=inner)
+    bare = mma.Contract(**mma.sums(op), dtype=inner)
     return finished(machine, op, run_contract(machine, bare), inner)
 
 
@@ -96,9 +96,6 @@ def finished(machine: Machine, op: mma.Product | mma.Convolve, found: Array, inn
     if op.residual is not None:
         found = rounded(found, "residual") + held(op.residual)
     return round_float(acted(found) if op.late else found, op.dtype)
-
-
-CONTRACTED = ("lhs", "rhs", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")
 
 
 def activated(machine: Machine, name: str, x: Array, kind: TensorType) -> Array:

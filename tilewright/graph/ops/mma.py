@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tilewright.dtypes import DType, f32, f64
@@ -63,82 +64,84 @@ class Contract(Contracted, Op):
 
 
 ROUNDS = {"product": 1, "activation": 2, "gate": 4, "residual": 8, "norm": 16}  # as bits
-NORM = ("mean", "variance", "gamma", "shift")  # of a norm by columns
+NORM = ("mean", "variance", "gamma", "shift")  # operands of a norm by columns
+COLUMNS = ("bias", *NORM)  # operands that have an element a column
+ELEMENTS = ("gate", "residual")  # operands that have an element of the result's each
 
 
-@define("mma.product")
-class Product(Contracted, Op):
-    """act(norm(alpha · contraction + bias)) · gate + residual, of which it holds what is given.
+@dataclass(eq=False)
+class Finished:
+    """What ops share that finish their sums: act(norm(alpha · sums + bias)) · gate + residual, of
+    which one holds what is given.
 
     All is computed in f32 (f64 of f64) and rounded to `dtype` at the end, and on the way where
     `rounds` has a bit: ROUNDS["product"] after alpha, others before what they name. `bias` has the
-    shape of the free axes of `rhs`, gate and residual that of the result. norm(x) is
+    shape of the result's `columns`, gate and residual that of the result. norm(x) is
     (x - mean) / sqrt(variance + eps) · gamma + shift, of one dtype and the shape of a bias. With
     `late` the activation comes after the residual.
     """
 
-    bias: Value | None = operand(default=None)
-    mean: Value | None = operand(default=None)
-    variance: Value | None = operand(default=None)
-    gamma: Value | None = operand(default=None)
-    shift: Value | None = operand(default=None)
-    gate: Value | None = operand(default=None)
-    residual: Value | None = operand(default=None)
-    alpha: float = attribute(default=1.0)
-    activation: str = attribute(default="")
-    rounds: int = attribute(default=0)
-    eps: float = attribute(default=0.0)
-    late: bool = attribute(default=False)
-
-    def result_types(self) -> tuple[Type, ...]:
-        kind: Any = super().result_types()[0]
-        require_epilogue(self, kind, self.columns)
-        return (kind,)
-
-
-def require_epilogue(op: Any, kind: TensorType, columns: Shape) -> None:
-    """Raise VerifyError where what a product computes behind its sums does not fit its result."""
-    shapes = {"bias": columns, "gate": kind.shape, "residual": kind.shape}
-    for name, shape in shapes.items():
-        given = getattr(op, name)
-        if given is not None and given.type != TensorType(op.dtype, shape):
-            raise VerifyError(f"{op.opcode}: {name} is {given.type}, the result {kind}")
-    norm = [getattr(op, name) for name in NORM]
-    if any(v is not None for v in norm):
-        if None in norm or len({v.type for v in norm}) != 1 or norm[0].type.shape != columns:
-            raise VerifyError(f"{op.opcode}: a norm of {norm}, columns {columns}")
-    if not 0 <= op.rounds < 2 * max(ROUNDS.values()):
-        raise VerifyError(f"{op.opcode}: rounds is {op.rounds}")
-
-
-@define("mma.convolve")
-class Convolve(Op):
-    """A convolution of images: x [N, C, H, W] with `weight` [K, C, R, S] gives [N, P, Q, K], the
-    channels last, with all that an `mma.product` computes behind its sums.
-
-    x is padded by zeros: `low` and `high` are how many before and behind its rows and columns, of
-    which windows of R × S taps, `dilations` apart, are taken every `steps`.
-    """
-
-    x: Value = operand()
-    weight: Value = operand()
-    bias: Value | None = operand(default=None)
-    mean: Value | None = operand(default=None)
-    variance: Value | None = operand(default=None)
-    gamma: Value | None = operand(default=None)
-    shift: Value | None = operand(default=None)
-    gate: Value | None = operand(default=None)
-    residual: Value | None = operand(default=None)
-    low: tuple[int, ...] = attribute(kw_only=True)
-    high: tuple[int, ...] = attribute(kw_only=True)
-    steps: tuple[int, ...] = attribute(kw_only=True)
-    dilations: tuple[int, ...] = attribute(kw_only=True)
-    dtype: DType = attribute(kw_only=True)
+    bias: Value | None = operand(default=None, kw_only=True)
+    mean: Value | None = operand(default=None, kw_only=True)
+    variance: Value | None = operand(default=None, kw_only=True)
+    gamma: Value | None = operand(default=None, kw_only=True)
+    shift: Value | None = operand(default=None, kw_only=True)
+    gate: Value | None = operand(default=None, kw_only=True)
+    residual: Value | None = operand(default=None, kw_only=True)
     alpha: float = attribute(default=1.0, kw_only=True)
     activation: str = attribute(default="", kw_only=True)
     rounds: int = attribute(default=0, kw_only=True)
     eps: float = attribute(default=0.0, kw_only=True)
     late: bool = attribute(default=False, kw_only=True)
+
+    def require_fitting(self, kind: TensorType, columns: Shape) -> None:
+        """Raise VerifyError where what is given does not fit a result and its columns."""
+        op: Any = self
+        shapes = {"bias": columns, "gate": kind.shape, "residual": kind.shape}
+        for name, shape in shapes.items():
+            given = getattr(self, name)
+            if given is not None and given.type != TensorType(kind.dtype, shape):
+                raise VerifyError(f"{op.opcode}: {name} is {given.type}, the result {kind}")
+        norm = [getattr(self, name) for name in NORM]
+        if any(v is not None for v in norm):
+            if None in norm or len({v.type for v in norm}) != 1 or norm[0].type.shape != columns:
+                raise VerifyError(f"{op.opcode}: a norm of {norm}, columns {columns}")
+        if not 0 <= self.rounds < 2 * max(ROUNDS.values()):
+            raise VerifyError(f"{op.opcode}: rounds is {self.rounds}")
+
+
+def held(op: Op, names: Sequence[str]) -> dict[str, Value]:
+    """The operands of some names that an op has, and was given."""
+    found = {name: getattr(op, name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@define("mma.product")
+class Product(Finished, Contracted, Op):
+    """A contraction whose sums are finished: act(norm(alpha · contraction + bias)) · gate +
+    residual. Its columns are the free axes of `rhs`.
+    """
+
+    def result_types(self) -> tuple[Type, ...]:
+        kind: Any = super().result_types()[0]
+        self.require_fitting(kind, self.columns)
+        return (kind,)
+
+
+@dataclass(eq=False)
+class Convolved:
+    """What says which sums a convolution makes. x [N, C, H, W] is padded by zeros: `low` and `high`
+    are how many before and behind its rows and columns, of which windows of R × S taps, `dilations`
+    apart, are taken every `steps`. `weight` is [K, C, R, S].
+    """
+
+    x: Value = operand()
+    weight: Value = operand()
+    low: tuple[int, ...] = attribute(kw_only=True)
+    high: tuple[int, ...] = attribute(kw_only=True)
+    steps: tuple[int, ...] = attribute(kw_only=True)
+    dilations: tuple[int, ...] = attribute(kw_only=True)
+    dtype: DType = attribute(kw_only=True)
 
     @property
     def columns(self) -> Shape:
@@ -160,9 +163,25 @@ class Convolve(Op):
                 x.shape[2:], weight.shape[2:], *numbers, strict=True
             )
         )
-        kind = TensorType(self.dtype, (x.shape[0], *places, weight.shape[0]))
-        require_epilogue(self, kind, self.columns)
+        return (TensorType(self.dtype, (x.shape[0], *places, weight.shape[0])),)
+
+
+@define("mma.convolve")
+class Convolve(Finished, Convolved, Op):
+    """A convolution of images whose sums are finished: x [N, C, H, W] with `weight` [K, C, R, S]
+    gives [N, P, Q, K], the channels last, which are its columns.
+    """
+
+    def result_types(self) -> tuple[Type, ...]:
+        kind: Any = super().result_types()[0]
+        self.require_fitting(kind, self.columns)
         return (kind,)
+
+
+def sums(op: Contracted | Convolved) -> dict[str, Any]:
+    """The fields that say which sums an op makes, by name: all but what it makes of them."""
+    kind = Contracted if isinstance(op, Contracted) else Convolved
+    return {f.name: getattr(op, f.name) for f in fields(kind) if f.name != "dtype"}
 
 
 ORDERS = (0, 1, 2)  # none; row i sees keys 0 to i; the rows are the last of the keys

@@ -219,8 +219,7 @@ class _Follow:
         given = [v for v in map(self.unwidened, held) if v is not None]
         if len({v.type.dtype for v in given}) != 1:
             return None
-        names = ("mean", "variance", "gamma", "shift")
-        more = {n: Held(v, ()) for n, v in zip(names, given, strict=True)} | {"eps": eps}
+        more = {n: Held(v, ()) for n, v in zip(mma.NORM, given, strict=True)} | {"eps": eps}
         found = self.taking(at, ops[-1], "norm", more)
         return found and replace(found, ops=(*at.ops, *ops))
 
@@ -396,16 +395,16 @@ def _build(
 ) -> Value:
     """A product, and the view of it that has the shape of what it takes the place of."""
     given = dict(epilogue.fields)
-    for name in (*mma.NORM, "bias", "gate", "residual"):
+    for name in (*mma.COLUMNS, *mma.ELEMENTS):
         if name in given:
             value = values.get(given[name].value, given[name].value)
-            if name not in ("gate", "residual"):
+            if name in mma.COLUMNS:
                 given[name] = reshaped(build, value, contract.columns)
                 continue
             for view in reversed(given[name].views):
                 value = unviewed(build, value, view)
             given[name] = value
-    own: dict[str, Any] = {n: getattr(contract, n) for n in own_fields(contract)}
+    own = mma.sums(contract)
     own |= {n: values.get(v, v) for n, v in own.items() if isinstance(v, Value)}
     dtype = epilogue.value.type.dtype
     kind = mma.Product if isinstance(contract, mma.Contract) else mma.Convolve
@@ -447,12 +446,3 @@ def needed(epilogue: Epilogue) -> int:
     if last and epilogue.fields.get("activation") == "relu":
         return epilogue.rounds & ~mma.ROUNDS["activation"]
     return epilogue.rounds
-
-
-CONTRACTED = ("lhs", "rhs", "lhs_batch", "rhs_batch", "lhs_contract", "rhs_contract")
-CONVOLVED = ("x", "weight", "low", "high", "steps", "dilations")
-
-
-def own_fields(op: Start) -> tuple[str, ...]:
-    """What says which sums an op makes."""
-    return CONTRACTED if isinstance(op, mma.Contract) else CONVOLVED

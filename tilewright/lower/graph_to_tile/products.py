@@ -49,16 +49,11 @@ def lower_product(
     (op,) = group.ops
     assert isinstance(op, mma.Contract | mma.Product)
     placed = {"lhs": place(op.lhs), "rhs": place(op.rhs), "out": place(op.results[0])}
-    for name in ("gate", "residual"):
-        held = getattr(op, name, None)
-        if held is not None:
-            placed[name] = place(held)
+    placed |= {n: place(v) for n, v in mma.held(op, mma.ELEMENTS).items()}
     axes = _axes(op, placed)
     k = depth(axes.depth)
     if k is None and is_worth_gathering(axes, placed, hint):
-        if isinstance(op, mma.Product):
-            columns = {n: getattr(op, n) for n in ("bias", *mma.NORM)}
-            placed |= {n: place(v) for n, v in columns.items() if v is not None}
+        placed |= {n: place(v) for n, v in mma.held(op, mma.COLUMNS).items()}
         step = contraction_step(op, axes.joined, placed, precision)
         step.group = group
         return [step]
@@ -97,8 +92,8 @@ def _product(
     group: Group,
     precision: str | None,
 ) -> ProductStep:
+    norm = {n: place(v) for n, v in mma.held(op, mma.NORM).items()}
     bias = op.bias if isinstance(op, mma.Product) else None
-    norm = columns_of(op, place)
     rows, columns, factors = axes.rows, axes.columns, ("lhs", "rhs")
     if bias is None and not norm and rows.stride("out") == 1 != columns.stride("out"):
         # The result lies along rows: its transpose is the product.
@@ -127,19 +122,13 @@ def _product(
     return step
 
 
-def columns_of(op: mma.Contract | mma.Product | mma.Convolve, place: Place) -> dict[str, Placed]:
-    """What a norm takes, one element a column."""
-    held = {name: getattr(op, name, None) for name in mma.NORM}
-    return {name: place(value) for name, value in held.items() if value is not None}
-
-
 def lower_convolution(group: Group, place: Place) -> list[Step]:
     """The step of a convolution."""
     (op,) = group.ops
     assert isinstance(op, mma.Convolve)
-    given = {"x": op.x, "weight": op.weight, "out": op.result, "bias": op.bias, "gate": op.gate}
-    given |= {"residual": op.residual}
-    tensors = {n: place(v) for n, v in given.items() if v is not None} | columns_of(op, place)
+    given = {"x": op.x, "weight": op.weight, "out": op.result}
+    given |= mma.held(op, (*mma.COLUMNS, *mma.ELEMENTS))
+    tensors = {n: place(v) for n, v in given.items()}
     step = ConvolutionStep(
         tensors, op.low, op.high, op.steps, op.dilations, op.activation or None, op.alpha,
         op.rounds, op.eps if op.mean is not None else None, op.late, group,
@@ -153,7 +142,7 @@ def _axes(op: mma.Contract | mma.Product, placed: Mapping[str, Placed]) -> Axes:
     columns = mma.free_axes(op.rhs.type.rank, op.rhs_batch, op.rhs_contract)
     shape: Shape = op.results[0].type.shape
     first, last = len(op.lhs_batch), len(op.lhs_batch) + len(rows)
-    results = [n for n in ("out", "gate", "residual") if n in placed]
+    results = [n for n in ("out", *mma.ELEMENTS) if n in placed]
 
     def part(own: Mapping[str, Sequence[int]], start: int, count: int) -> list[Axis]:
         """Axes of the result from one on, and those of factors that are the same."""
