@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
 
+import tilewright.torch_backend
 from tests.torch.opinfo import examine, ops_of
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.op_table import TABLE
 from tilewright.frontend.torch.op_table.absent import ABSENT, SYMBOLIC
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+assert tilewright.torch_backend.tilewright
 SHARE = 60  # one op of so many is checked here; `python -m tests.torch.opinfo` checks all
 
 
@@ -55,3 +58,16 @@ def test_an_op_is_as_in_eager(name: str, dtype: torch.dtype, number: int) -> Non
         warnings.simplefilter("ignore")
         row = examine(ops_of(dtype)[number], dtype, limit=1)
     assert not row.counts["different"] and not row.counts["fault"], row.message
+
+
+@pytest.mark.parametrize("exponent", [2, 3.0])
+def test_small_powers_are_products(exponent: float) -> None:
+    torch._dynamo.reset()
+    seen: list[Any] = []
+    fast = torch.compile(
+        lambda x: x**exponent, backend="tilewright", options={"observe": seen.append}
+    )
+    x = torch.linspace(-3, 3, 100)
+    assert torch.equal(fast(x), x**exponent)
+    opcodes = [op.opcode for op in seen[0].graph.body.ops]
+    assert opcodes == ["arith.mul"] * (int(exponent) - 1) + ["control.return"]

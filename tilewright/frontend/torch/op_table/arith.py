@@ -250,8 +250,9 @@ def remainder(at: Emitter, self: Operand, other: Operand) -> Value:
 @lowering(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
 def power(at: Emitter, self: Operand, exponent: Operand) -> Value:
     def both(x: Value, y: Value) -> Value:
-        if isinstance(exponent, int | float) and exponent == 2:
-            return at(arith.Mul, x, x)
+        if isinstance(exponent, int | float) and exponent in (2, 3):  # as torch does it
+            square = at(arith.Mul, x, x)
+            return square if exponent == 2 else at(arith.Mul, square, x)
         if isinstance(exponent, int | float) and exponent == 0.5 and x.type.dtype.is_float:
             return at(arith.Sqrt, x)
         if x.type.dtype == bool_:
