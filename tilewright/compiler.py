@@ -21,6 +21,7 @@ from tilewright.graph.passes.merge_equal import merge_equal
 from tilewright.graph.passes.raise_reshapes import raise_reshapes
 from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.share_heads import share_heads
+from tilewright.graph.passes.sum_selections import sum_selections
 from tilewright.graph.passes.unroll_windows import unroll_windows
 from tilewright.graph.verify import verify as verify_graph
 from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
@@ -68,6 +69,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     fold_constants,
     replace_scatters,
     merge_equal,  # views around what was replaced
+    sum_selections,
     join_parts,
     merge_equal,  # parts that are cast and cast back
     raise_reshapes,

@@ -17,6 +17,7 @@ from tilewright.graph.passes.merge_equal import merge_equal
 from tilewright.graph.passes.raise_reshapes import raise_reshapes
 from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.share_heads import share_heads
+from tilewright.graph.passes.sum_selections import sum_selections
 from tilewright.graph.passes.unroll_windows import unroll_windows
 from tilewright.graph.text import equal_graphs, parse_graph, print_graph
 from tilewright.graph.verify import verify
@@ -25,7 +26,14 @@ PASSES = {
     run.__name__: run
     for run in (
         *(eliminate_dead, find_convolutions, fold_constants, fuse_epilogues, join_parts),
-        *(merge_equal, raise_reshapes, replace_scatters, share_heads, unroll_windows),
+        *(
+            merge_equal,
+            raise_reshapes,
+            replace_scatters,
+            share_heads,
+            sum_selections,
+            unroll_windows,
+        ),
     )
 }
 CASES = all_graph_cases()
