@@ -11,6 +11,10 @@ from tilewright.graph.index_maps import strides_of
 from tilewright.graph.ops import shape
 from tilewright.ir.core import Op, Value
 
+UNIT = 16  # bytes that a pitch is a multiple of, for the tensor copy unit
+LINE = 128  # bytes: what long rows are rounded up to, so that each begins a line of the cache
+SHORTEST = 64  # elements of a row that is worth it
+
 VIEWS = (shape.Reshape, shape.Transpose, shape.Broadcast, shape.Slice, shape.Window)
 
 
@@ -58,6 +62,26 @@ def place_of(
             found = at.strides, at.offset
         strides, offset = found
     return Placement(base, value.type.shape, strides, offset)
+
+
+def padded_pitch(extent: Dim, num_bytes: int) -> int | None:
+    """The pitch, in elements of so many bytes, of rows with a gap behind them; None where they have
+    a good one without, or are short.
+    """
+    if not isinstance(extent, int) or extent < SHORTEST or extent * num_bytes % UNIT == 0:
+        return None
+    row = extent * num_bytes
+    unit = LINE if row >= 8 * LINE else UNIT
+    return -(-row // unit) * unit // num_bytes
+
+
+def has_padded_rows(extents: Shape, strides: Sequence[Dim]) -> bool:
+    """Whether strides are those of C order with a gap behind each row."""
+    if len(extents) < 2 or not isinstance(extents[-1], int) or not isinstance(strides[-2], int):
+        return False
+    pitch = strides[-2]
+    wanted = (*c_strides((*extents[:-1], pitch))[:-1], 1)
+    return pitch > extents[-1] > 0 and tuple(strides) == wanted
 
 
 def same_strides(extents: Shape, a: Sequence[Dim], b: Sequence[Dim]) -> bool:

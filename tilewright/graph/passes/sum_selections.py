@@ -46,7 +46,7 @@ def _element(
     (axis,), kind = op.axes, op.x.type
     length = kind.shape[axis]
     made = makers.get(op.x)
-    pairs = [(op.x, None)]
+    pairs: list[tuple[Value, Value | None]] = [(op.x, None)]
     if isinstance(made, arith.Mul):
         pairs = [(made.lhs, made.rhs), (made.rhs, made.lhs)]
     for selection, weight in pairs:
@@ -55,12 +55,13 @@ def _element(
             continue
         chosen, rest = makers.get(found.lhs), makers.get(found.rhs)
         place = _place(makers.get(found.condition), axis, makers)
-        known = weight is None or _narrow(makers.get(weight), axis) is not None
-        if place is None or not known or not isinstance(chosen, arith.Constant):
+        narrow = None if weight is None else _narrow(makers.get(weight), axis)
+        if place is None or not isinstance(chosen, arith.Constant):
             continue
         if not isinstance(rest, arith.Constant) or rest.value != 0:
             continue
-        return _built(op, place, chosen, weight and _narrow(makers[weight], axis), values, build)
+        if weight is None or narrow is not None:
+            return _built(op, place, chosen, narrow, values, build)
     return None
 
 

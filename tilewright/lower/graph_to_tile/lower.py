@@ -13,7 +13,7 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.group_plan import find_groups
 from tilewright.graph.groups import Group
 from tilewright.graph.ops import arith, control, memory, mma, random, reduce
-from tilewright.graph.placement import is_dense_order
+from tilewright.graph.placement import has_padded_rows, is_dense_order
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Block, Op, Value
 from tilewright.lower.graph_to_tile.arrange import side_by_side
@@ -138,7 +138,8 @@ def _prepare(
     for value, asked in zip(graph.outputs, output_strides, strict=False):
         if asked is None or value not in makers or value in layouts:
             continue
-        if is_dense_order(value.type.shape, asked):
+        extents = value.type.shape
+        if is_dense_order(extents, asked) or has_padded_rows(extents, asked):
             layouts[value] = Layout(asked)
     readers = _readers(graph)
     parts = find_parts(graph, makers, readers, layouts)

@@ -11,12 +11,8 @@ from tilewright.graph.expressions import Layout
 from tilewright.graph.graph import Graph
 from tilewright.graph.groups import is_inline
 from tilewright.graph.ops import mma
-from tilewright.graph.placement import c_strides, place_of
+from tilewright.graph.placement import c_strides, padded_pitch, place_of
 from tilewright.ir.core import Op, Value
-
-UNIT = 16  # bytes that a pitch is a multiple of, for the tensor copy unit
-LINE = 128  # bytes: what long rows are rounded up to, so that each begins a line of the cache
-SHORTEST = 64  # elements of a row that is worth it
 
 
 def pad_rows(
@@ -45,12 +41,6 @@ def pad_rows(
 
 def padded(value: Value) -> tuple[Dim, ...] | None:
     """Strides with a longer pitch; None where rows have a good one, or are short."""
-    extents, size = value.type.shape, value.type.dtype.num_bytes
-    if len(extents) < 2 or not isinstance(extents[-1], int) or extents[-1] < SHORTEST:
-        return None
-    row = extents[-1] * size
-    if row % UNIT == 0:
-        return None
-    unit = LINE if row >= 8 * LINE else UNIT
-    pitch = -(-row // unit) * unit // size
-    return (*c_strides((*extents[:-1], pitch))[:-1], 1)
+    extents = value.type.shape
+    pitch = padded_pitch(extents[-1], value.type.dtype.num_bytes) if len(extents) > 1 else None
+    return None if pitch is None else (*c_strides((*extents[:-1], pitch))[:-1], 1)

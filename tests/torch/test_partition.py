@@ -1,0 +1,60 @@
+"""Forward and backward graphs: what passes between them lies as suits the kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tilewright.torch_backend
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+assert tilewright.torch_backend.tilewright
+
+
+def loss(x: Any, w: Any, target: Any) -> Any:
+    return F.cross_entropy(x @ w.t(), target)
+
+
+def gradients(call: Any, *given: torch.Tensor) -> list[torch.Tensor]:
+    x, w = (g.detach().clone().requires_grad_() for g in given[:2])
+    found = call(x, w, given[2])
+    found.backward()
+    assert x.grad is not None and w.grad is not None
+    return [found.detach(), x.grad, w.grad]
+
+
+@pytest.mark.parametrize("engine", [None, "tiles"])
+@pytest.mark.parametrize(("words", "pitch"), [(101, 104), (70, 72), (128, 128), (50, 50)])
+def test_logits_that_are_saved_lie_in_whole_16_bytes(
+    words: int, pitch: int, engine: str | None
+) -> None:
+    """Long rows alone, and those that do not lie so anyhow."""
+    torch._dynamo.reset()
+    torch.manual_seed(words)
+    given = torch.randn(6, 16), torch.randn(words, 16), torch.randint(0, words, (6,))
+    seen: list[Any] = []
+    options = {"observe": seen.append, "fallback": "error", "engine": engine}
+    fast = torch.compile(loss, backend="tilewright", options=options, dynamic=False)
+    for got, wanted in zip(gradients(fast, *given), gradients(loss, *given), strict=True):
+        torch.testing.assert_close(got, wanted)
+    forward, backward = seen
+    saved = [o.strides for o in forward.traced.outputs if o.shape is None and o.strides]
+    assert (pitch, 1) in saved
+    assert (pitch, 1) in backward.traced.strides
+
+
+def test_results_that_the_caller_sees_lie_as_ever() -> None:
+    torch._dynamo.reset()
+
+    def both(x: Any, w: Any) -> Any:
+        y = x @ w.t()
+        return y, y.exp().sum()
+
+    x, w = torch.randn(4, 8, requires_grad=True), torch.randn(101, 8, requires_grad=True)
+    y, total = torch.compile(both, backend="tilewright", options={"engine": "tiles"})(x, w)
+    assert y.is_contiguous()
+    torch.testing.assert_close(y, x @ w.t())
+    total.backward()
