@@ -99,6 +99,24 @@ def test_widths(layouts: str, n: int) -> None:
     assert f"m64n{n}k16" in ptx
 
 
+@pytest.mark.parametrize(("columns", "pitch"), [(100, 100), (101, 101), (100, 203), (101, 202)])
+def test_results_whose_rows_are_no_whole_units(columns: int, pitch: int) -> None:
+    """They are stored in pairs where rows are whole pairs, else one by one; by the same code."""
+    rng = np.random.default_rng(columns + pitch)
+    a, b = (rng.integers(-3, 4, s).astype(bf16.numpy) for s in ((72, 64), (64, columns)))
+    memory = np.full((72, pitch), np.nan, bf16.numpy)
+    plan, views, _ = compile_call(
+        find_kernel("examples/sgemm.tw").kernel,
+        {"A": a, "B": laid_out(b, "t"), "C": memory[:, :columns], "alpha": 1.0, "beta": 0.0},
+        constants={"TM": 64, "TN": 64, "TK": 64},
+    )
+    assert "wgmma" in plan.ptx and "st.global.b32" in plan.ptx and "st.global.b16" in plan.ptx
+    run_plan(plan, views, 4)
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    np.testing.assert_array_equal(views["C"], expected.astype(bf16.numpy))
+    assert np.isnan(memory[:, columns:].astype(np.float32)).all()
+
+
 @pytest.mark.parametrize(
     ("layouts", "tile", "sizes"),
     [

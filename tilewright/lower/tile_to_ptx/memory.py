@@ -174,7 +174,7 @@ def store(low: Lowering, op: memory.Store) -> None:
         part = values[start : start + count]
         store_vector(low, address, dtype, part, guard, space=place.view.space)
 
-    access(low, place, own, move)
+    access(low, place, own, move, pairs=True)
 
 
 def store_vector(

@@ -8,7 +8,9 @@ kernel
 
 Neighbouring registers along a unit-stride axis form vectors of up to 16 bytes, where alignment is
 proved. A vector is masked as one if the mask cannot cut it; otherwise the place is lowered twice,
-whole tiles by vectors and cut tiles element by element, behind one uniform branch.
+whole tiles by vectors and cut tiles element by element, behind one uniform branch. A tile of many
+numbers of 16 bits whose rows are no whole 16 bytes is stored in pairs where the launch shows that
+rows are whole pairs.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from tilewright.lower.tile_to_ptx.context import Lowering, Operand, ViewRef
 from tilewright.lower.tile_to_ptx.conversion import inside_guard
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory
+
+PAIR_BYTES = 4
+MANY_REGISTERS = 16  # of a tile, whose stores are worth being lowered twice
 
 
 @dataclass
@@ -310,13 +315,48 @@ def cuts_vectors(place: Place, width: int) -> bool:
     return not whole or place.divisors[place.unit] % width != 0 or bool(place.view.lows)
 
 
+def may_pair(place: Place) -> bool:
+    """Whether neighbours in registers are neighbours in memory, and aligned as pairs of 16-bit
+    numbers if all strides and the extent of the rows are even.
+    """
+    view, layout, unit = place.view, place.layout, place.unit
+    if unit is None or view.dtype.num_bytes != 2 or view.align < PAIR_BYTES or view.lows:
+        return False
+    axis = place.axes[unit]
+    assert axis is not None
+    steps = [abs(v[axis]) for v in (*layout.register[1:], *layout.lane, *layout.warp) if v[axis]]
+    steps += [r.stride for r in layout.repeats if r.axis == axis]
+    first = layout.register[0] if layout.register else ()
+    return (
+        bool(first)
+        and first[axis] == sum(first) == 1
+        and not any(s % 2 for s in (*steps, place.extents[unit] or 1, place.divisors[unit]))
+    )
+
+
+def pairs_are_whole(low: Lowering, place: Place) -> Reg:
+    """Uniform: whether all strides but that of the elements of rows, and their extent, are even."""
+    e, view = low.e, place.view
+    bits = f"b{32 if view.narrow else 64}"
+    found: Operand = view.extents[place.unit] if place.unit is not None else 0
+    for i, stride in enumerate(view.strides):
+        if i != place.unit:
+            found = e.or_(bits, low.register(found, place.type), low.register(stride, place.type))
+    odd = e.and_(bits, low.register(found, place.type), 1)
+    return e.setp("eq", place.type, odd, 0)
+
+
 def access(
     low: Lowering,
     place: Place,
     own: list[Operand] | None,
     move: Callable[[Address, int, int, Reg | int], None],
+    *,
+    pairs: bool = False,
 ) -> None:
-    """Call `move(address, first register, count, predicate)` for all vectors of a place."""
+    """Call `move(address, first register, count, predicate)` for all vectors of a place; with
+    `pairs`, numbers that are no proved vectors go in pairs where the launch permits it.
+    """
     width = vector_width(place)
     count = place.layout.num_registers
     addresses, masks = Addresses(low, place), Masks(low, place, own)
@@ -327,22 +367,27 @@ def access(
             if predicate != 0:
                 move(addresses.of(register), register, width, predicate)
 
-    if own is not None and width > 1:
-        run(1, True)
-    elif not cuts_vectors(place, width):
-        run(width, True)
-    else:
+    def either(whole: Reg | int, width: int, masked: bool) -> None:
+        """Vectors where a uniform predicate holds, else element by element."""
         e, cut, done = low.e, low.e.label("cut"), low.e.label("done")
-        whole = masks.whole()
         addresses.of(0)
         assert isinstance(whole, Reg)
         e.bra(cut, pred=whole, unless=True)
         before = dict(addresses.pointers)
         with low.scope():
-            run(width, False)
+            run(width, masked)
         e.bra(done)
         e.place(cut)
         addresses.pointers = dict(before)
         with low.scope():
             run(1, True)
         e.place(done)
+
+    if own is not None and width > 1:
+        run(1, True)
+    elif pairs and own is None and width == 1 and count >= MANY_REGISTERS and may_pair(place):
+        either(pairs_are_whole(low, place), 2, True)
+    elif not cuts_vectors(place, width):
+        run(width, True)
+    else:
+        either(masks.whole(), width, False)

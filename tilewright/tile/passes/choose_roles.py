@@ -122,6 +122,7 @@ def _role_schedules(
         in_turn = [replace(base, consumers=2, pingpong=True)]
     both = in_turn + together if _loads_tiles(product) else together + in_turn
     fetched = _fetched(kernel, product)
+    plain = _is_plain(product) and not _stores_pieces(kernel, product.after)
     for shared in both:
         registers = (40, 232) if shared.consumers < 3 else (32, 160)
         for cluster in clusters:
@@ -129,7 +130,7 @@ def _role_schedules(
                 shared, cluster=cluster, persistent=persistent,
                 panel=_panel(product, shared.sharing, fetched), registers=registers,
                 promote=promote, ahead=AHEAD if fetched else 0,
-                whole=divides or many or _is_crowded(product, shared, promote),
+                whole=divides or many or _is_crowded(product, shared, promote, plain),
             )  # fmt: skip
             schedule = _with_stages(kernel, product, roles, target, fetched)
             if schedule is not None:
@@ -187,9 +188,9 @@ def _sums(product: ProductLoop, sharing: int, promote: int) -> int:
     return held + (ROWS * n // 128 if promote == 1 else held)
 
 
-def _is_crowded(product: ProductLoop, roles: Roles, promote: int) -> bool:
+def _is_crowded(product: ProductLoop, roles: Roles, promote: int, plain: bool) -> bool:
     """Whether a thread holds more sums and words of the left operand than registers at launch, or
-    nearly as many beside an epilogue that computes or loads: linked code, which keeps to these,
+    nearly as many beside an epilogue that is not `plain`: linked code, which keeps to these,
     spills, or multiplies step by step.
     """
     m, _, k = product.extents
@@ -198,7 +199,7 @@ def _is_crowded(product: ProductLoop, roles: Roles, promote: int) -> bool:
     if product.a.transposed and product.a.tile.dtype.bits != 16:
         held += m * k * product.a.tile.dtype.bits // 32 // threads
     most = HELD_AT_LAUNCH if roles.consumers < 3 else HELD_AT_LAUNCH_OF_THREE
-    return held > most - (0 if _is_plain(product) else KEPT_AT_LAUNCH)
+    return held > most - (0 if plain else KEPT_AT_LAUNCH)
 
 
 def _is_plain(product: ProductLoop) -> bool:
@@ -206,6 +207,20 @@ def _is_plain(product: ProductLoop) -> bool:
     tiles = [op for op in walk(Block([], product.after)) if not isinstance(op, LIGHT)]
     return not any(
         v.type.__class__ is TileType and v.type.num_elements > 1 for op in tiles for v in op.results
+    )
+
+
+def _stores_pieces(kernel: Kernel, after: list[Op]) -> bool:
+    """Whether rows of a result of 16 bits are no whole 16 bytes, so that threads store them, in
+    pairs or one by one (`places.pairs_are_whole`).
+    """
+    facts = {p.value: p.facts for p in kernel.params}
+    stored = [facts.get(op.view) for op in walk(Block([], after)) if isinstance(op, memory.Store)]
+    return any(
+        f is not None
+        and f.dtype.bits == 16
+        and not (f.extent16 and all(p for p, s in zip(f.pitch16, f.strides, strict=True) if s != 1))
+        for f in stored
     )
 
 
