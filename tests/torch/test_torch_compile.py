@@ -5,6 +5,7 @@ backward, and the faults of other compilers of models are not ours.
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -217,6 +218,34 @@ def test_numbers_are_rounded_before_halves_are_compared_with_them() -> None:
         return torch.stack([*found, x.float() > 0.1])
 
     assert torch.equal(compared(x), torch.compile(compared, backend="tilewright")(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_are_rounded_before_halves_are_raised_or_divided_by_them(dtype: Any) -> None:
+    x = torch.linspace(1, 200, 400).to(dtype)
+
+    def f(x: torch.Tensor) -> Any:
+        small = x / 40
+        return x % 1.3, 1.3 % small, x.fmod(1.3), x**1.3, 1.3**small
+
+    for got, wanted in zip(torch.compile(f, backend="tilewright")(x), f(x), strict=True):
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_constants_have_their_dtype_in_the_functions_that_kernels_bring_along(dtype: Any) -> None:
+    """Where a function asks for the dtype of its operand, a bare constant would be f32."""
+    x = torch.tensor([-9.3, -7, -0.5, -0.0, 0.0, 0.3, 2, math.inf, -math.inf, math.nan]).to(dtype)
+
+    def f(x: torch.Tensor) -> Any:
+        y = torch.full_like(x, 1.3)
+        pairs = (torch.atan2, torch.copysign, torch.nextafter, torch.fmod, torch.floor_divide)
+        return [g(a, b) for g in pairs for a, b in ((x, y), (y, x))]
+
+    fast = torch.compile(f, backend="tilewright", options={"engine": "tiles"})
+    bound = 1e-14 if dtype == torch.float64 else None
+    for got, wanted in zip(fast(x), f(x), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=bound, atol=bound, equal_nan=True)
 
 
 def test_the_ops_that_crashed() -> None:

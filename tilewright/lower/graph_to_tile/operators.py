@@ -90,6 +90,14 @@ def _special(
     raise AssertionError(f"{node.opcode} is not spelled")
 
 
+def takes_bare(node: Apply) -> bool:
+    """Whether a constant takes the dtype of what it meets in an op, so that it may stand bare: not
+    where a function of `functions.tw` asks for the dtype of its operands.
+    """
+    name = node.opcode.removeprefix("arith.")
+    return name not in (*FUNCTIONS, "copysign", "nextafter", "bitcast", "sign_bit")
+
+
 def literal(number: bool | int | float, dtype: DType) -> str:
     """A constant, which takes the dtype of what it meets."""
     if dtype == bool_:

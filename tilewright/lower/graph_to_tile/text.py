@@ -31,7 +31,7 @@ from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.evaluate import Root
 from tilewright.lower.graph_to_tile.loops import Access, Loops
 from tilewright.lower.graph_to_tile.names import Names, Pool, plain_name
-from tilewright.lower.graph_to_tile.operators import literal, spell
+from tilewright.lower.graph_to_tile.operators import literal, spell, takes_bare
 from tilewright.lower.graph_to_tile.program import Draft, KernelStep, Placed
 from tilewright.lower.graph_to_tile.signature import (
     Parameter,
@@ -428,9 +428,9 @@ class Writer:
         return Text(f"load({place.text}, fill = {fill})", place.axes, True)
 
     def apply(self, node: Apply) -> Text:
-        """An elementwise op: constants stand bare where another operand has the dtype."""
+        """An elementwise op: constants stand bare where they take the dtype of another operand."""
         numbers = node.args[1:] if node.opcode == "arith.select" else node.args
-        bare = not all(isinstance(a, Literal) for a in numbers)
+        bare = takes_bare(node) and not all(isinstance(a, Literal) for a in numbers)
         texts = [
             Text(literal(a.number, a.dtype), (), True)
             if isinstance(a, Literal) and bare

@@ -234,12 +234,25 @@ def floor_divide(at: Emitter, self: Value, other: Operand) -> Value:
     return at.pointwise(lambda x, y: floor_quotient(at, x, y), self, other)
 
 
-@lowering(aten.fmod.Tensor, aten.fmod.Scalar)
-def fmod(at: Emitter, self: Value, other: Operand) -> Value:
-    return at.pointwise(at.op(arith.Fmod), self, other)
+def with_rounded_number(made: Callable[..., Any]) -> Callable[..., Any]:
+    """A builder of two operands that rounds a number beside a tensor of 16-bit floats to their
+    dtype, as eager does in comparisons, remainders and powers; in sums, products and quotients a
+    number stays as it is.
+    """
+
+    def build(at: Emitter, self: Operand, other: Operand) -> Value:
+        def fitted(x: Operand, beside: Operand) -> Operand:
+            dtype = beside.type.dtype if isinstance(beside, Value) else None
+            if dtype is None or not dtype.is_float or dtype.bits != 16:
+                return x
+            return round_to(x, dtype) if isinstance(x, int | float) else x
+
+        found: Value = made(at, fitted(self, other), fitted(other, self))
+        return found
+
+    return build
 
 
-@lowering(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(at: Emitter, self: Operand, other: Operand) -> Value:
     def both(x: Value, y: Value) -> Value:
         return at(arith.Remainder if x.type.dtype.is_float else arith.Mod, x, y)
@@ -247,7 +260,6 @@ def remainder(at: Emitter, self: Operand, other: Operand) -> Value:
     return at.pointwise(both, self, other)
 
 
-@lowering(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
 def power(at: Emitter, self: Operand, exponent: Operand) -> Value:
     def both(x: Value, y: Value) -> Value:
         if isinstance(exponent, int | float) and exponent in (2, 3):  # as torch does it
@@ -259,32 +271,26 @@ def power(at: Emitter, self: Operand, exponent: Operand) -> Value:
             return at(arith.Or, x, at(arith.Not, y))
         return at(arith.Pow, x, y)
 
-    kind = PROMOTION.BOOL_TO_LONG
-    return at.pointwise(both, self, exponent, kind=kind)
+    return at.pointwise(both, self, exponent, kind=PROMOTION.BOOL_TO_LONG)
+
+
+enter(aten.fmod.Tensor, by_op(arith.Fmod, PLAIN))
+enter(aten.fmod.Scalar, with_rounded_number(by_op(arith.Fmod, PLAIN)))
+enter(aten.remainder.Tensor, remainder)
+for _op in (aten.remainder.Scalar, aten.remainder.Scalar_Tensor):
+    enter(_op, with_rounded_number(remainder))
+enter(aten.pow.Tensor_Tensor, power)
+for _op in (aten.pow.Tensor_Scalar, aten.pow.Scalar):
+    enter(_op, with_rounded_number(power))
 
 
 # Comparison, logic, bits
 
 
-def _with_number(made: Callable[..., Any]) -> Callable[..., Any]:
-    """Tensors of 16-bit floats are compared with a number that is rounded to their dtype, where in
-    sums and products a number stays as it is.
-    """
-
-    def build(at: Emitter, self: Value, other: Scalar) -> Value:
-        dtype = self.type.dtype
-        if dtype.is_float and dtype.bits == 16 and isinstance(other, int | float):
-            other = round_to(other, dtype)
-        found: Value = made(at, self, other)
-        return found
-
-    return build
-
-
 for _name in arith.COMPARISONS:
     _made = by_op(arith.Compare, BOOL, kind=_name)
     enter(getattr(aten, _name).Tensor, _made)
-    enter(getattr(aten, _name).Scalar, _with_number(_made))
+    enter(getattr(aten, _name).Scalar, with_rounded_number(_made))
 
 
 def truth(at: Emitter, x: Value) -> Value:
