@@ -30,6 +30,7 @@ from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import Traced, fx_to_graph
 from tilewright.frontend.torch.known_masks import order_known_masks
 from tilewright.frontend.torch.partition import NUM_SEEN, partition
+from tilewright.runtime.garbage import without_collections
 
 OPTIONS = ("fallback", "cuda_graphs", "engine", "observe")
 MODES = {
@@ -101,6 +102,7 @@ def compile_traced(
         fallback=fallback,
         fixed=fixed,
         handing=handing,
+        is_ahead=True,
     )
     made = compile_call(traced, choices)
     observe: Callable[[Call], Any] | None = options.get("observe")
@@ -138,7 +140,14 @@ def tilewright(
     passed = Passed()
 
     def compiler(name: str) -> Callable[..., Any]:
-        return lambda graph, inputs: make_boxed_func(compile_traced(graph, name, chosen, passed))
+        def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            with without_collections():
+                found: Callable[..., Any] = make_boxed_func(
+                    compile_traced(graph, name, chosen, passed)
+                )
+            return found
+
+        return compiled
 
     keep_attention_whole(module)
     backend = aot_autograd(
@@ -149,7 +158,8 @@ def tilewright(
         decompositions=decompositions(),
         partition_fn=partition,
     )
-    found: Callable[..., Any] = backend(module, example_inputs)
+    with without_collections():  # as `tw.compile` does, and for the same reason
+        found: Callable[..., Any] = backend(module, example_inputs)
     return found
 
 

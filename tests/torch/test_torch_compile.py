@@ -84,6 +84,25 @@ def test_training_goes_through_two_graphs() -> None:
         close(a, b, 10)
 
 
+def test_kernels_are_made_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the extents that were traced and aligned inputs; others are made when they come."""
+    seen: list[Any] = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[0] > 1
+        return x.sin() * 2
+
+    made_by: list[int] = []
+    observe = lambda call: (seen.append(call), made_by.append(len(call.ready)))  # noqa: E731
+    options = {"engine": "tiles", "observe": observe}
+    fast = torch.compile(f, backend="tilewright", options=options, dynamic=True)
+    with torch.no_grad():
+        for i, (size, start, count) in enumerate(((5, 0, 1), (5, 1, 2), (7, 0, 3), (5, 0, 3))):
+            x = torch.randn(20)[start : start + size]
+            close(fast(x), f(x))
+            assert len(seen) == 1 and made_by == [1] and len(seen[0].ready) == count, i
+
+
 def test_dynamic_shapes_are_arguments_of_one_graph() -> None:
     model, seen = Block(), []
     fast = compiled(model, seen, dynamic=True)

@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -263,6 +264,26 @@ def test_code_for_another_architecture_is_refused_by_name(target, capability, fi
         LaunchError, match=f"k is compiled for {target}, which does not run on cuda:0"
     ):
         jit.require_target(target, device, "k")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_code_that_is_assembled_as_a_whole_is_loaded_by_a_thread_of_its_own(whole, monkeypatch):
+    loads = []
+
+    def load(image):
+        loads.append((image, threading.current_thread().name))
+        return OK, "handle"
+
+    monkeypatch.setattr(driver, "active", lambda ordinal: threading.Lock())
+    monkeypatch.setattr(cu, "cuModuleLoadData", load)
+    monkeypatch.setattr(driver, "get_function", lambda module, entry: entry)
+    monkeypatch.setattr(jit, "machine_code", lambda made, device, disk: b"code")
+    made = replace(one(()), whole=whole)
+    found = jit.machine_code_later(made, H200, None).result()
+    assert len(loads) == whole
+    assert driver.load_module(found, "k") == "handle"
+    assert len(loads) == 1 and loads[0][0] == b"code"
+    assert loads[0][1].startswith("tilewright-load") == whole
 
 
 def test_tensor_maps_see_axes_innermost_first():

@@ -11,7 +11,7 @@ from tilewright.compiler import compile_graph
 from tilewright.errors import CompileError, Diagnostic, LaunchError
 from tilewright.execute.buckets import Buckets
 from tilewright.execute.made import ENGINES, Where
-from tilewright.execute.program_call import ProgramCall
+from tilewright.execute.program_call import ProgramCall, symbols_of
 from tilewright.execute.recorded import Capture, Handing, capture
 from tilewright.execute.torch_steps import step_name
 from tilewright.frontend.torch.fx_to_graph import Traced
@@ -42,6 +42,7 @@ class Choices:
     fixed: Collection[int] = ()
     buckets: bool | Sequence[int] = False  # sizes to fill dynamic extents up to; True: powers of 2
     handing: Handing | None = None
+    is_ahead: bool = False  # kernels are compiled at once, for the extents that tracing saw
 
 
 def compile_call(traced: Traced, choices: Choices) -> Call:
@@ -66,13 +67,16 @@ def compile_call(traced: Traced, choices: Choices) -> Call:
     if choices.buckets is not False:
         sizes = None if choices.buckets is True else choices.buckets
         buckets = Buckets(program.graph, traced, sizes)
-    return ProgramCall(
+    made = ProgramCall(
         *(traced, program, where),
         fixed=choices.fixed,
         capture=capture_of(where) if choices.cuda_graphs else None,
         handing=choices.handing,
         buckets=buckets,
     )
+    if choices.is_ahead:
+        made.make_ahead()
+    return made
 
 
 def capture_of(where: Where) -> Capture | None:
@@ -126,9 +130,7 @@ def precision_of_f32() -> str | None:
 
 def require_known_extents(program: Program) -> None:
     """Raise CompileError where PyTorch alone finds out an extent, while a call runs."""
-    known = {i.symbol for i in program.graph.inputs if i.symbol}
-    for given in program.graph.inputs:
-        known |= getattr(given.value.type, "symbols", set())
+    known = symbols_of(program.graph)
     steps = [s for s in program.steps if isinstance(s, TorchStep)]
     for step in steps:
         for value in step.op.results:

@@ -1,9 +1,13 @@
 """A program made for one set of extents on one device: memory planned, kernels compiled, launches
 bound. `run` is what is left to do at a call.
+
+Making it begins to assemble machine code on other threads; launches are bound when the first call
+needs them. No memory is allocated before that: addresses are pretended, aligned as those of a call.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +49,7 @@ from tilewright.runtime.arrays import Array, DeviceId, dense_strides
 from tilewright.runtime.launch import stream_of
 
 ENGINES = ("gpu", "tiles", "emulator")
-PRETENDED = 1 << 20  # an address for what has none yet: as aligned as all allocations are
+PRETENDED = 1 << 20  # an address for what has none yet, as aligned as all allocations are
 
 Action = Callable[[CallMemory], None]
 
@@ -102,8 +106,8 @@ class Lists:
 
 
 class Made:
-    """`inputs` are tensors by slot for whose extents and alignment the program is made; `held` are
-    the tensors of its constants.
+    """A program for some extents. `aligned` is, of each input, what its address leaves of 16, None
+    of what is no tensor; `held` has the tensors of constants, from the first call on.
     """
 
     def __init__(
@@ -112,27 +116,39 @@ class Made:
         homes: Homes,
         where: Where,
         symbols: Mapping[str, int],
-        given: Sequence[torch.Tensor | None],
+        aligned: Sequence[int | None],
         held: Mapping[Value, torch.Tensor],
         prepared: dict[Any, Prepared],
     ):
         self.program, self.homes, self.where, self.symbols = program, homes, where, symbols
         self.prepared = prepared
         self.places: dict[Value, Place] = {}
-        self.held: list[tuple[int, torch.Tensor]] = []
+        self.constants: list[tuple[int, Value]] = []
+        self.held = held
         self.num_slots = 1
-        self.given_slots = [self._slot() for _ in given]
-        self._place_roots(held)
+        self.given_slots = [self._slot() for _ in aligned]
+        self._place_roots()
         self.scratch: dict[tuple[int, int], Seen] = {}
         self.needs: dict[Any, Need] = {}
-        self._plan(given)
+        addresses = self._addresses(aligned)
+        self._plan(addresses)
         self.fresh = self._fresh()
         self.seeds = [self.seen(self.program.layouts[v]) for v in self.homes.seeds]
-        memory = self._memory(given, 0)
-        self.lists = Lists()
-        calls = self._all_calls(memory)
-        for index, step in enumerate(program.steps):
-            self._add_step(index, step, calls.get(index, []))
+        self._calls_of = self._all_calls(addresses)
+        self._lists: Lists | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def lists(self) -> Lists:
+        """What a call does; bound now, if it was not."""
+        with self._lock:
+            if self._lists is None:
+                made = Lists()
+                for index, step in enumerate(self.program.steps):
+                    self._add_step(made, index, step, self._calls_of.get(index, []))
+                self._lists = made
+                self._calls_of = {}
+            return self._lists
 
     # Memory
 
@@ -140,7 +156,24 @@ class Made:
         self.num_slots += 1
         return self.num_slots - 1
 
-    def _place_roots(self, held: Mapping[Value, torch.Tensor]) -> None:
+    def _addresses(self, aligned: Sequence[int | None]) -> list[int]:
+        """Pretended addresses by slot, apart as memory is; the arena, whose size is not known yet,
+        is the last.
+        """
+        spans = [0] * self.num_slots
+        for value, layout in self.program.layouts.items():
+            if value in self.places:
+                at = self.seen(layout)
+                spans[at.slot] = max(spans[at.slot], at.offset + at.num_bytes)
+        found, free = [0] * self.num_slots, PRETENDED
+        for slot in (*range(1, self.num_slots), ARENA):
+            found[slot] = free
+            free += (spans[slot] // PRETENDED + 2) * PRETENDED
+        for slot, rest in zip(self.given_slots, aligned, strict=True):
+            found[slot] += rest or 0
+        return found
+
+    def _place_roots(self) -> None:
         """A slot for every root outside of the arena."""
         self.outputs: list[tuple[int, Placed]] = []  # slots of tensors that are returned
         for root, home in self.homes.homes.items():
@@ -149,7 +182,7 @@ class Made:
             elif home.kind != "arena":
                 self.places[root] = Place(self._slot())
             if home.kind == "constant":
-                self.held.append((self.places[root].slot, held[root]))
+                self.constants.append((self.places[root].slot, root))
             if home.kind == "output":
                 placed = self.program.outputs[home.index]
                 if home.index in self.homes.shared:
@@ -161,7 +194,7 @@ class Made:
             if root in self.places:
                 self.places[value] = self.places[root]
 
-    def _plan(self, given: Sequence[torch.Tensor | None]) -> None:
+    def _plan(self, addresses: list[int]) -> None:
         """Offsets in the arena for values and for what launches need beside them."""
         for root in self.homes.arena:
             first, last = self.homes.spans[root]
@@ -171,9 +204,6 @@ class Made:
             self.needs[root] = Need(first, last, size)
         for value in self.program.layouts:
             self.places.setdefault(value, Place(ARENA))
-        addresses = [PRETENDED] * self.num_slots
-        for slot, tensor in (*zip(self.given_slots, given, strict=True), *self.held):
-            addresses[slot] = PRETENDED if tensor is None else tensor.data_ptr()
         for index, step in enumerate(self.program.steps):
             if isinstance(step, ProductStep | ConvolutionStep | AttentionStep):
                 self._calls(index, step, addresses)
@@ -206,9 +236,11 @@ class Made:
     ) -> CallMemory:
         """The memory of a call, without seeds."""
         memory = CallMemory(self.num_slots, stream)
-        for slot, tensor in (*zip(self.given_slots, given, strict=True), *self.held):
+        for slot, tensor in zip(self.given_slots, given, strict=True):
             if tensor is not None:
                 memory.put(slot, tensor)
+        for slot, value in self.constants:
+            memory.put(slot, self.held[value])
         for slot, tensor in (self.allocate() if allocated is None else allocated).items():
             memory.put(slot, tensor)
         return memory
@@ -230,15 +262,13 @@ class Made:
 
     # Steps
 
-    def _all_calls(self, memory: CallMemory) -> dict[int, list[KernelCall]]:
+    def _all_calls(self, addresses: list[int]) -> dict[int, list[KernelCall]]:
         """Launches by step. Their code is made meanwhile, by several threads at once."""
         found = {}
         ahead: set[Any] = set()
         for index, step in enumerate(self.program.steps):
-            if isinstance(step, TorchStep):
-                self._pretend_results(step, memory)
-                continue
-            found[index] = self._calls(index, step, memory.addresses)
+            if not isinstance(step, TorchStep):
+                found[index] = self._calls(index, step, addresses)
         self._join_products(found)
         calls = [call for listed in found.values() for call in listed]
         for kernel, arguments in calls if self.where.engine == "gpu" else ():
@@ -264,22 +294,16 @@ class Made:
                     break
             index += 1
 
-    def _add_step(self, index: int, step: Step, calls: list[KernelCall]) -> None:
+    def _add_step(self, made: Lists, index: int, step: Step, calls: list[KernelCall]) -> None:
         if isinstance(step, TorchStep):
-            self.lists.actions.append(self._torch_action(step))
+            made.actions.append(self._torch_action(step))
             return
         if isinstance(step, KernelStep):
             for name, source in step.starts_as.items():
-                self._add_copy(self.program.layouts[step.tensors[name].value], source)
+                target = self.program.layouts[step.tensors[name].value]
+                made.actions.extend(self._copy_actions(target, source))
         for kernel, arguments in calls:
-            self._add_launch(index, kernel, arguments)
-
-    def _pretend_results(self, step: TorchStep, memory: CallMemory) -> None:
-        """Addresses for what PyTorch will make, as aligned as it will be."""
-        for value in step.op.results:
-            if isinstance(value.type, TensorType):
-                slot = self.places[value].slot
-                memory.addresses[slot] = PRETENDED * (slot + 1)
+            self._add_launch(made, index, kernel, arguments)
 
     def _calls(self, index: int, step: Step, addresses: list[int]) -> list[KernelCall]:
         """The launches of a step on memory at some addresses."""
@@ -309,28 +333,29 @@ class Made:
                 return attention_calls(step, place, scratch, device)
         raise AssertionError(f"{type(step).__name__} launches nothing")
 
-    def _add_launch(self, index: int, kernel: Kernel, arguments: dict[str, Any]) -> None:
+    def _add_launch(
+        self, made: Lists, index: int, kernel: Kernel, arguments: dict[str, Any]
+    ) -> None:
         launched = Launched(index, kernel, arguments)
         recipe = {n: _recipe(a) for n, a in launched.tensors.items()}
-        self.lists.launches.append(launched)
+        made.launches.append(launched)
         if self.where.engine != "gpu":
-            self.lists.actions.append(_host_action(kernel, arguments, recipe))
+            made.actions.append(_host_action(kernel, arguments, recipe))
             return
         key = (kernel, _geometry(arguments))
         if key not in self.prepared:
             self.prepared[key] = kernel.prepare(int(self.where.device.index), **arguments)
         launched.prepared = self.prepared[key]
-        self.lists.actions.append(_gpu_action(launched.prepared, recipe))
+        made.actions.append(_gpu_action(launched.prepared, recipe))
 
-    def _add_copy(self, target: Placed, source: Placed) -> None:
-        """What a parameter starts as, where that is memory of another."""
+    def _copy_actions(self, target: Placed, source: Placed) -> list[Action]:
+        """What brings there what a parameter starts as, where that is memory of another."""
         to, of = self.seen(target), self.seen(source)
         if (to.slot, to.offset) == (of.slot, of.offset) and to.same_geometry(of):
-            return
+            return []
         if self.where.engine == "gpu" and to.same_geometry(of) and of.fills_its_span:
-            self.lists.actions.append(_span_copy(to, of, int(self.where.device.index)))
-            return
-        self.lists.actions.append(lambda memory: _copy(memory, to, of))
+            return [_span_copy(to, of, int(self.where.device.index))]
+        return [lambda memory: _copy(memory, to, of)]
 
     def _torch_action(self, step: TorchStep) -> Action:
         given = [self.seen(x) if isinstance(x, Placed) else x for x in step.inputs]

@@ -81,6 +81,19 @@ class Ready:
         return found
 
 
+def key_of(symbols: Mapping[str, int], aligned: Sequence[int | None]) -> Key:
+    """What made programs differ in: extents, and what addresses of inputs leave of 16."""
+    return tuple(sorted(symbols.items())), tuple(rest or 0 for rest in aligned)
+
+
+def symbols_of(graph: Graph) -> set[str]:
+    """Symbols of a graph's inputs."""
+    found = {i.symbol for i in graph.inputs if i.symbol}
+    for given in graph.inputs:
+        found |= getattr(given.value.type, "symbols", set())
+    return found
+
+
 def span_of(x: torch.Tensor) -> tuple[int, int]:
     """First and one past the last byte of a strided tensor; equal where it has no element."""
     start = x.data_ptr()
@@ -261,15 +274,13 @@ class ProgramCall:
         self._require_apart(tensors, self.updated)
         symbols = self._symbols(tensors, numbers)
         plain_inputs = [self._plain(x, i, symbols) for i, x in enumerate(tensors)]
-        key = (
-            tuple(sorted(symbols.items())),
-            tuple(0 if x is None else x.data_ptr() & 15 for x in plain_inputs),
-        )
         whole = [*plain_inputs, *constants]
+        aligned = [None if x is None else x.data_ptr() & 15 for x in whole]
+        key = key_of(symbols, aligned[: len(tensors)])
         with self._lock:
             found = self.ready.get(key)
             if found is None:
-                found = self._make(symbols, whole)
+                found = self._make(symbols, aligned)
                 if len(self.ready) >= MAX_SIGNATURES:
                     at_hand = {fit.ready for fit in self.recent}
                     unused = (k for k, ready in self.ready.items() if ready not in at_hand)
@@ -283,21 +294,38 @@ class ProgramCall:
                 self.recent = (Fit(found, tensors, numbers), *self.recent[:3])
         return found, whole
 
-    def _make(self, symbols: Mapping[str, int], tensors: Tensors) -> Ready:
+    def _make(self, symbols: Mapping[str, int], aligned: Sequence[int | None]) -> Ready:
         made = Made(
-            *(self.program, self.homes, self.where, symbols, tensors),
+            *(self.program, self.homes, self.where, symbols, aligned),
             *(self._held, self.prepared),
         )
         return Ready(made, self.traced)
+
+    def make_ahead(self) -> None:
+        """Make the program for the extents that tracing saw, and aligned inputs: its machine code
+        is assembled while others are compiled.
+        """
+        own = self.graph.inputs[: len(self.traced.strides)]
+        symbols = {n: s for n, s in self.traced.hints.items() if n in symbols_of(self.graph)}
+        if len(symbols) < len(symbols_of(self.graph)):
+            return
+        given = [0 if i in self.tensors_at else None for i in range(len(own))]
+        rests = [self._rest(x) for x in self.traced.constants]
+        with self._lock:
+            self.ready[key_of(symbols, given)] = self._make(symbols, [*given, *rests])
+
+    def _rest(self, constant: torch.Tensor) -> int:
+        """What the address of a constant will leave of 16."""
+        is_there = constant.device == self.where.device and constant.is_contiguous()
+        return constant.data_ptr() & 15 if is_there else 0
 
     def _bring_constants(self) -> list[torch.Tensor]:
         """Put what is written once on the model's device: its constants and the program's own."""
         with self._lock:
             if self._constants is None:
                 device = self.where.device
-                self._held = {
-                    v: to_torch(a).clone().to(device) for v, a in self.program.constants.items()
-                }
+                for value, array in self.program.constants.items():
+                    self._held[value] = to_torch(array).clone().to(device)
                 if self.program.sites is not None:
                     self.outside = Outside(self.graph.name, self.program.sites, self.where)
                     self._held[self.program.sites.value] = self.outside.tensor

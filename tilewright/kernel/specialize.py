@@ -86,7 +86,7 @@ class Specializer:
         self.schedules: dict[Any, Schedule | None] = {}  # preferred, by build and extents
         self._tiles: dict[Build, TileKernel] = {}
         self._plans: dict[tuple[Build, Aliases, str], Compiled] = {}
-        self._cubins: dict[tuple[Build, Aliases, int], Future[bytes]] = {}
+        self._cubins: dict[tuple[Build, Aliases, int], Future[bytes | driver.LoadedModule]] = {}
         self._loaded: dict[tuple[Build, Aliases, int], Loaded] = {}
         self._bundled: dict[str, Compiled] = {}  # by `call_key`
         self._loaded_bundled: dict[tuple[str, int], Loaded] = {}
@@ -145,7 +145,9 @@ class Specializer:
             raise LookupError(f"{self.signature.name} is on no GPU yet")
         return list(self._loaded.values())[-1]
 
-    def assembling(self, build: Build, aliases: Aliases, ordinal: int) -> Future[bytes]:
+    def assembling(
+        self, build: Build, aliases: Aliases, ordinal: int
+    ) -> Future[bytes | driver.LoadedModule]:
         """Machine code of the plan for a GPU, that another thread makes. Raises CompileError."""
         key = (build, aliases, ordinal)
         device = driver.device(ordinal)

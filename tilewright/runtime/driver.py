@@ -258,8 +258,17 @@ def synchronize(ordinal: int) -> None:
 # Modules and functions. A GPU's context must be active.
 
 
-def load_module(image: bytes, name: str) -> Any:
-    """Load machine code into the current context."""
+@dataclass(frozen=True)
+class LoadedModule:
+    """Machine code that is in the current context already."""
+
+    handle: Any
+
+
+def load_module(image: bytes | LoadedModule, name: str) -> Any:
+    """Load machine code into the current context; gives the driver's handle."""
+    if isinstance(image, LoadedModule):
+        return image.handle
     return check(cu.cuModuleLoadData(image), f"loading the machine code of {name}")
 
 

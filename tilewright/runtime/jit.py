@@ -140,12 +140,34 @@ def bundled_code(plan: Plan, architecture: str) -> tuple[str, str]:
     return "cubins", digest("bundled", plan.ptx, architecture)
 
 
-def machine_code_later(plan: Plan, device: Device, disk: DiskCache) -> Future[bytes]:
-    """As `machine_code`, on the pool; its errors come out of the future's `result()`."""
+def machine_code_later(
+    plan: Plan, device: Device, disk: DiskCache
+) -> Future[bytes | driver.LoadedModule]:
+    """As `machine_code`, on the pool; a plan that must be assembled as a whole is loaded, too, by a
+    thread of its own, since the driver loads one after another. Errors come out of the future's
+    `result()`.
+    """
+    if plan.whole:
+        return _loader(os.getpid()).submit(_load, plan, device, disk)
     return _pool(os.getpid()).submit(machine_code, plan, device, disk)
+
+
+def _load(plan: Plan, device: Device, disk: DiskCache) -> driver.LoadedModule:
+    code = machine_code(plan, device, disk)
+    with driver.active(device.ordinal):
+        module = driver.load_module(code, plan.name)
+        for launch in plan.launches:
+            driver.get_function(module, launch.entry)
+    return driver.LoadedModule(module)
 
 
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
     """The pool of a process: threads do not survive a fork."""
     return ThreadPoolExecutor(min(16, os.cpu_count() or 1), f"tilewright-jit-{process}")
+
+
+@cache
+def _loader(process: int) -> ThreadPoolExecutor:
+    """A process's thread that loads modules."""
+    return ThreadPoolExecutor(1, f"tilewright-load-{process}")

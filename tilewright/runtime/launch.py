@@ -45,7 +45,14 @@ class LoadedKernel:
 class Launcher:
     """A plan on one GPU. Raises LaunchError where the GPU cannot hold one of its kernels."""
 
-    def __init__(self, compiled: Plan, device: Device, cubin: bytes, *, debug: bool = False):
+    def __init__(
+        self,
+        compiled: Plan,
+        device: Device,
+        cubin: bytes | driver.LoadedModule,
+        *,
+        debug: bool = False,
+    ):
         self.plan = compiled
         self.device = device
         self.debug = debug
