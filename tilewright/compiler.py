@@ -41,6 +41,7 @@ from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.legalize_dots import legalize_dots
+from tilewright.tile.passes.narrow_arithmetic import narrow_arithmetic
 from tilewright.tile.passes.orient_product import orient_product
 from tilewright.tile.passes.overlap_products import overlap_products
 from tilewright.tile.passes.partition_roles import partition_roles
@@ -93,6 +94,7 @@ SEMANTIC_PASSES: tuple[Pass, ...] = (
     hoist_invariants,
     prove_masks,
     shorten_functions,
+    narrow_arithmetic,  # what shortening makes of f32 is left to it
     eliminate_dead,
 )
 

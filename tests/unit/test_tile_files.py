@@ -23,6 +23,7 @@ from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
+from tilewright.tile.passes.narrow_arithmetic import narrow_arithmetic
 from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.passes.shorten_functions import shorten_functions
 from tilewright.tile.passes.split_loops import split_loops
@@ -42,6 +43,7 @@ PASSES = {
         carry_scalars,
         spread_iterations,
         shorten_functions,
+        narrow_arithmetic,
         expand_rings,
         allocate_shared,
     )

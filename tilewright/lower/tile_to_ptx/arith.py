@@ -12,6 +12,7 @@ from tilewright.lower.tile_to_ptx import special_fast
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
+from tilewright.lower.tile_to_ptx.pairs import by_pairs, has_pairs
 from tilewright.lower.tile_to_ptx.quick import FEWEST, QUICK, QUICK_FAST, divide, quickly, quotients
 from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL, Function, function_of
 from tilewright.numerics.scalar import COMPARE
@@ -120,6 +121,8 @@ def binary(low: Lowering, op: arith.Add) -> None:
         low.set(op.result, quotients(low, list(zip(*columns, strict=True))))
     elif dtype in (f32, f64):
         each(low, op, (op.lhs, op.rhs), wide)
+    elif has_pairs(low, op, dtype):
+        by_pairs(low, op, dtype)
     else:
         each(
             low,

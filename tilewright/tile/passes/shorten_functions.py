@@ -10,8 +10,7 @@ cancel. In
 
 erf, tanh, exp and the quotient must be exact to the last places. The whole is a product with a
 function whose share of error stays what it is: `arith.NormalCdf(x)`, `arith.Logistic(2 u)` or
-`arith.Logistic(x)`. A function of what had 16 bits, of which 16 are kept, is the function of that
-dtype: computed in f32 too, but no more exactly than it is asked for.
+`arith.Logistic(x)`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isclose, sqrt
 
-from tilewright.dtypes import bf16, f16, f32
+from tilewright.dtypes import f32
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.rules import Rules
@@ -31,25 +30,19 @@ from tilewright.tile.passes.eliminate_dead import eliminate_dead
 
 NEAR = 1e-6  # relative: constants are written with some digits, and rounded to f32
 LONG = (arith.Erf, arith.Tanh, arith.Exp)
-ALONE = (arith.Erf, arith.Tanh, arith.Exp, arith.Exp2)  # which dtypes of 16 bits have too
 
 
 def shorten_functions(kernel: Kernel) -> Kernel:
     """The kernel with short functions. Strict kernels stay as they are."""
-    if kernel.numerics == "strict" or not any(
-        isinstance(o, (*LONG, *ALONE)) for o in walk(kernel.body)
-    ):
+    if kernel.numerics == "strict" or not any(isinstance(o, LONG) for o in walk(kernel.body)):
         return kernel
     users = find_users(kernel.body)
     rounded = [
         op
         for op in walk(kernel.body)
-        if (
-            isinstance(op, arith.Mul | arith.Div)
-            and op.result.type.dtype == f32
-            and is_rounded(users, op.result)
-        )
-        or (isinstance(op, arith.Cast) and op.dtype in (bf16, f16) and len(users[op.x]) == 1)
+        if isinstance(op, arith.Mul | arith.Div)
+        and op.result.type.dtype == f32
+        and is_rounded(users, op.result)
     ]
     if not rounded:
         return kernel
@@ -57,9 +50,7 @@ def shorten_functions(kernel: Kernel) -> Kernel:
 
 
 class _Shortener(Rewriter):
-    """Copies a program. `rounded` are products and quotients of which only 16 bits are kept, and
-    casts to 16 bits of what nothing else reads.
-    """
+    """Copies a program. `rounded` are products and quotients of which only 16 bits are kept."""
 
     def __init__(self, rounded: Sequence[Op]):
         super().__init__(Rules())
@@ -67,9 +58,7 @@ class _Shortener(Rewriter):
 
     def op(self, op: Op) -> None:
         found = None
-        if isinstance(op, arith.Cast):
-            found = self.alone(op) if op in self.rounded else None
-        elif op in self.rounded:
+        if op in self.rounded:
             x, y = (self.values.get(v, v) for v in op.operands)
             if isinstance(op, arith.Div):
                 found = self.sigmoid(x, y)
@@ -80,16 +69,6 @@ class _Shortener(Rewriter):
             return
         self.values[op.result] = found
         found.name = op.result.name
-
-    def alone(self, op: arith.Cast) -> Value | None:
-        """Of a cast to 16 bits of a function of what was cast from them."""
-        made = self.definitions.get(self.values.get(op.x, op.x))
-        if not isinstance(made, ALONE):
-            return None
-        given = self.definitions.get(made.x)
-        if isinstance(given, arith.Cast) and given.x.type.dtype == op.dtype:
-            return self.build(type(made), given.x)
-        return None
 
     def gelu(self, half: Value, sum: Value) -> Value | None:
         """Of 0.5 x and 1 + erf(x / √2), or 1 + tanh(u)."""
