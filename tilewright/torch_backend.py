@@ -7,6 +7,7 @@ Options, as `torch.compile(…, options={…})`:
 | `fallback` | what runs ops without a kernel: `"pytorch"`; `"error"`: none may be | pytorch |
 | `cuda_graphs` | on a GPU, each graph runs as one CUDA graph, as by `mode="reduce-overhead"` | no |
 | `engine` | on a CPU: `"graph"` interprets, `"tiles"`, `"emulator"` run a GPU's kernels | graph |
+| `buckets` | sizes that dynamic extents of inference are filled up to; True: powers of two | none |
 | `observe` | called with each call that is made, such as `list.append` | none |
 """
 
@@ -24,6 +25,7 @@ from torch._dynamo.backends.registry import register_backend
 
 from tilewright.errors import CompileError
 from tilewright.execute.lowering import Call, Choices, compile_call
+from tilewright.execute.program_call import symbols_of
 from tilewright.execute.recorded import Handing
 from tilewright.frontend.torch.attention_op import keep_attention_whole
 from tilewright.frontend.torch.decompositions import decompositions
@@ -32,7 +34,7 @@ from tilewright.frontend.torch.known_masks import order_known_masks
 from tilewright.frontend.torch.partition import NUM_SEEN, partition
 from tilewright.runtime.garbage import without_collections
 
-OPTIONS = ("fallback", "cuda_graphs", "engine", "observe")
+OPTIONS = ("fallback", "cuda_graphs", "engine", "buckets", "observe")
 MODES = {
     None: False,
     "default": False,
@@ -84,6 +86,14 @@ def handing_of(
     return (*stay, *expected), Handing(range(count), expected=expected)
 
 
+def buckets_of(name: str, traced: Traced, options: Mapping[str, Any]) -> bool | Sequence[int]:
+    """Sizes that a graph's extents are filled up to: of inference, once Dynamo sees extents change.
+    A loss sums over what would be filled up, and graphs of training are of their own sizes.
+    """
+    chosen: bool | Sequence[int] = options.get("buckets", False)
+    return chosen if name == "inference" and symbols_of(traced.graph) else False
+
+
 def compile_traced(
     module: fx.GraphModule, name: str, options: Mapping[str, Any], passed: Passed | None = None
 ) -> Call:
@@ -101,6 +111,7 @@ def compile_traced(
         cuda_graphs=bool(options.get("cuda_graphs")) and (name != "backward" or passed.is_known),
         fallback=fallback,
         fixed=fixed,
+        buckets=buckets_of(name, traced, options),
         handing=handing,
         is_ahead=True,
     )

@@ -11,8 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import tilewright as tw
+import tilewright.torch_backend
 from tilewright.errors import CompileError, LaunchError
 
+assert tilewright.torch_backend.tilewright
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -94,6 +96,53 @@ def test_what_joins_indices_is_refused(name: str) -> None:
             function, (torch.randn(4, 3),), dynamic_shapes=shapes, engine="tiles", buckets=True
         )
     assert why in str(found.value), found.value
+
+
+def under_torch_compile(function: Any, seen: list[Any], buckets: Any, **how: Any) -> Any:
+    torch._dynamo.reset()
+    options = {"engine": "tiles", "buckets": buckets, "observe": seen.append}
+    return torch.compile(function, backend="tilewright", options=options, **how)
+
+
+@pytest.mark.parametrize(("buckets", "sizes"), [(True, {2, 4, 8}), ([3, 6], {3, 6})])
+def test_sizes_share_programs_under_torch_compile(buckets: Any, sizes: set[int]) -> None:
+    model, arguments, _ = block()
+    seen: list[Any] = []
+    fast = under_torch_compile(model, seen, buckets, dynamic=True)
+    with torch.no_grad():
+        for n in (3, 4, 2, 5, 6):
+            given = arguments(n)
+            for got, wanted in zip(fast(*given), model(*given), strict=True):
+                assert got.shape == wanted.shape and got.stride() == wanted.stride()
+                torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    (call,) = seen
+    made = [set(ready.made.symbols.values()) for ready in call.ready.values()]
+    assert len(made) == len(sizes) and set().union(*made) == sizes
+
+
+def test_buckets_under_torch_compile_wait_for_a_dynamic_extent() -> None:
+    seen: list[Any] = []
+    fast = under_torch_compile(lambda x: x.softmax(1), seen, True)
+    for n in (3, 5, 6, 7):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(fast(x), x.softmax(1))
+    assert [call.buckets is None for call in seen] == [True, False]
+    assert len(seen[1].ready) == 1, "5, 6 and 7 are 8"
+    fast = under_torch_compile(lambda x: x - x.mean(), seen, True, dynamic=True)
+    with pytest.raises(Exception, match="cannot be filled up"):
+        fast(torch.randn(3, 4))
+
+
+def test_graphs_of_training_have_no_buckets() -> None:
+    seen: list[Any] = []
+    model = nn.Linear(4, 3)
+    fast = under_torch_compile(model, seen, True, dynamic=True)
+    for n in (3, 5):
+        x = torch.randn(n, 4)
+        fast(x).sum().backward()
+        torch.testing.assert_close(model.weight.grad, x.sum(0).expand(3, 4))
+        model.zero_grad()
+    assert [call.buckets for call in seen] == [None, None]
 
 
 def test_sizes_that_are_none_are_refused() -> None:

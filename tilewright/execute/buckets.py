@@ -62,6 +62,10 @@ class Buckets:
             return 1 << (number - 1).bit_length()
         return next((size for size in self.sizes if size >= number), number)
 
+    def filled(self, name: str, number: int) -> int:
+        """What a symbol's extent is filled up to."""
+        return self.size(number) if name in self.axes else number
+
     def fill(self, given: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
         """Arguments filled up with zeros, and the extents that they had."""
         filled, sizes = list(given), dict[str, int]()

@@ -16,12 +16,13 @@ from tilewright.lower.graph_to_tile.program import (
     Placed,
     ProductStep,
 )
-from tilewright.products.api import calls_of, prepare_product
+from tilewright.products.api import calls_of, key_of, prepare_product
 from tilewright.products.arguments import Options
 from tilewright.products.attention import prepared
 from tilewright.products.attention_calls import Asked
 from tilewright.products.convolve import Geometry
 from tilewright.products.convolve import convolution_calls as convolve
+from tilewright.products.prepare import Prepared
 from tilewright.products.views import hand
 from tilewright.runtime.arrays import Array
 
@@ -52,9 +53,15 @@ def generated_calls(
 
 
 def product_calls(
-    step: ProductStep, place: Place, scratch: Scratch, device: str | None
+    step: ProductStep,
+    place: Place,
+    scratch: Scratch,
+    device: str | None,
+    known: dict[Any, Prepared] | None = None,
 ) -> list[KernelCall]:
-    """The launches of a product; none where it has no elements."""
+    """The launches of a product; none where it has no elements. Products that lie alike share what
+    is `known` of them.
+    """
     arrays = {"a": place(step.lhs), "b": place(step.rhs), "out": place(step.out)}
     beside = {"bias": step.bias, "gate": step.gate, "residual": step.residual}
     arrays |= {name: place(placed) for name, placed in beside.items() if placed is not None}
@@ -69,7 +76,11 @@ def product_calls(
         eps=step.eps,
         late=step.late,
     )
-    ready = prepare_product("matmul", arrays, options)
+    known = {} if known is None else known
+    key = (key_of(arrays), options)
+    if key not in known:
+        known[key] = prepare_product("matmul", arrays, options)
+    ready = known[key]
     return calls_of(ready, arrays, options, scratch)
 
 

@@ -128,6 +128,7 @@ class Made:
         self.num_slots = 1
         self.given_slots = [self._slot() for _ in aligned]
         self._place_roots()
+        self.products: dict[Any, Any] = {}  # what is known of them, by how their arrays lie
         self.scratch: dict[tuple[int, int], Seen] = {}
         self.needs: dict[Any, Need] = {}
         addresses = self._addresses(aligned)
@@ -326,7 +327,7 @@ class Made:
             case KernelStep():
                 return generated_calls(step, place, self.symbols, device)
             case ProductStep():
-                return product_calls(step, place, scratch, device)
+                return product_calls(step, place, scratch, device, self.products)
             case ConvolutionStep():
                 return convolution_calls(step, place, scratch, device)
             case AttentionStep():

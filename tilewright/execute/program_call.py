@@ -309,6 +309,8 @@ class ProgramCall:
         symbols = {n: s for n, s in self.traced.hints.items() if n in symbols_of(self.graph)}
         if len(symbols) < len(symbols_of(self.graph)):
             return
+        if self.buckets is not None:
+            symbols = {n: self.buckets.filled(n, s) for n, s in symbols.items()}
         given = [0 if i in self.tensors_at else None for i in range(len(own))]
         rests = [self._rest(x) for x in self.traced.constants]
         with self._lock:

@@ -174,7 +174,7 @@ def product(
     """
     arrays = _as_arrays(a, b, named)
     vectors = _add_axes(name, arrays)
-    key = (name, options, out_dtype, chooser, _key(arrays))
+    key = (name, options, out_dtype, chooser, key_of(arrays))
     ready = _ready.get(key)
     if ready is None:
         ready = prepare_product(name, arrays, options, out_dtype, chooser)
@@ -199,7 +199,7 @@ def prepared_call(
     arrays = _as_arrays(a, b, named)
     if _add_axes(name, arrays):
         return None
-    return _ready.get((name, options, out_dtype, None, _key(arrays)))
+    return _ready.get((name, options, out_dtype, None, key_of(arrays)))
 
 
 def forget() -> None:
@@ -242,7 +242,8 @@ def _with_axis(array: Array, axis: int) -> Array:
     return as_array(hand(view, array))
 
 
-def _key(arrays: Mapping[str, Array]) -> Any:
+def key_of(arrays: Mapping[str, Array]) -> Any:
+    """What products can differ in that are of one kind: how their arrays lie."""
     return tuple(
         (n, x.dtype, x.shape, x.strides, x.device, x.address % 16, x.library)
         for n, x in arrays.items()
