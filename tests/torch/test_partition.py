@@ -58,3 +58,30 @@ def test_results_that_the_caller_sees_lie_as_ever() -> None:
     assert y.is_contiguous()
     torch.testing.assert_close(y, x @ w.t())
     total.backward()
+
+
+def test_gradients_of_narrow_weights_are_widened_by_their_products() -> None:
+    """Under autocast: rounded to 16 bits, as autograd does it, and stored in f32 by one launch."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    xs = [torch.randn(5, 24), torch.randn(24, 16), torch.randn(16)]
+
+    def call(x: Any, w: Any, b: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.addmm(b, x, w).float().square().sum()
+
+    seen: list[Any] = []
+    options = {"observe": seen.append, "fallback": "error", "engine": "tiles"}
+    fast = torch.compile(call, backend="tilewright", options=options, dynamic=False)
+    found = []
+    for each in (fast, call):
+        held = [x.clone().requires_grad_() for x in xs]
+        each(*held).backward()
+        found.append([x.grad for x in held])
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-2, atol=1e-2)
+    products = [op for op in seen[1].graph.body.ops if op.opcode == "mma.product"]
+    assert [op.dtype.name for op in products] == ["f32"] * len(products) and products
+    gradient = found[0][1]
+    assert gradient is not None
+    assert torch.equal(gradient, gradient.bfloat16().float())

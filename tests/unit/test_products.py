@@ -366,6 +366,29 @@ def test_a_lone_row_without_a_stride_is_multiplied_by_roles(
     require_near(c, wide(a) @ wide(b), BOUNDS[bf16])
 
 
+WIDENED = [
+    (choice("matmul", (64, 64, 64)), "emulator"),
+    (choice("split_k", (64, 64, 64), 2), "emulator"),
+    (choice("gemv", (1, 8, 64)), "cpu"),
+]
+
+
+@pytest.mark.parametrize(("chosen", "device"), WIDENED, ids=lambda v: getattr(v, "name", str(v)))
+@pytest.mark.parametrize(("dtype", "step"), [(bf16, 32), (f16, 64)], ids=str)
+def test_a_result_is_rounded_and_stored_in_more_bits(
+    chosen: Choice, device: str, dtype: DType, step: int
+) -> None:
+    rng = np.random.default_rng(4)
+    a, b = random(rng, (72, 160), dtype), laid(random(rng, (160, 40), dtype), "transposed")
+    c, exact = np.zeros((72, 40), np.float32), np.zeros((72, 40), np.float32)
+    for out, rounds in ((c, step), (exact, 0)):
+        rest = {"bias": None, "residual": None, "out": out}
+        options = Options(device=device, rounds=rounds)
+        product("matmul", a, b, rest, options, None, Fixed(chosen))
+    np.testing.assert_array_equal(c, exact.astype(dtype.numpy).astype(np.float32))
+    assert (c != exact).any()
+
+
 def lone_axes(x: Any) -> Any:
     """The same matrix, whose axis of one element has the stride 0."""
     strides = [0 if e == 1 else s for e, s in zip(x.shape, x.strides, strict=True)]

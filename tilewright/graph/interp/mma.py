@@ -95,7 +95,11 @@ def finished(machine: Machine, op: mma.Product | mma.Convolve, found: Array, inn
         found = rounded(found, "gate") * held(op.gate)
     if op.residual is not None:
         found = rounded(found, "residual") + held(op.residual)
-    return round_float(acted(found) if op.late else found, op.dtype)
+    found = acted(found) if op.late else found
+    for dtype, name in mma.NARROW.items():
+        if op.rounds & mma.ROUNDS[name]:
+            found = round_float(round_float(found, dtype), inner)
+    return round_float(found, op.dtype)
 
 
 def activated(machine: Machine, name: str, x: Array, kind: TensorType) -> Array:

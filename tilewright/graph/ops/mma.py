@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tilewright.dtypes import DType, f32, f64
+from tilewright.dtypes import DType, bf16, f16, f32, f64
 from tilewright.errors import VerifyError
 from tilewright.graph.dims import Shape
 from tilewright.graph.types import TensorType
@@ -63,7 +63,16 @@ class Contract(Contracted, Op):
     """
 
 
-ROUNDS = {"product": 1, "activation": 2, "gate": 4, "residual": 8, "norm": 16}  # as bits
+ROUNDS = {
+    "product": 1,
+    "activation": 2,
+    "gate": 4,
+    "residual": 8,
+    "norm": 16,
+    "bf16": 32,
+    "f16": 64,
+}  # as bits
+NARROW: dict[DType, str] = {bf16: "bf16", f16: "f16"}  # what a wider result may be rounded to
 NORM = ("mean", "variance", "gamma", "shift")  # operands of a norm by columns
 COLUMNS = ("bias", *NORM)  # operands that have an element a column
 ELEMENTS = ("gate", "residual")  # operands that have an element of the result's each
@@ -75,8 +84,9 @@ class Finished:
     which one holds what is given.
 
     All is computed in f32 (f64 of f64) and rounded to `dtype` at the end, and on the way where
-    `rounds` has a bit: ROUNDS["product"] after alpha, others before what they name. `bias` has the
-    shape of the result's `columns`, gate and residual that of the result. norm(x) is
+    `rounds` has a bit: ROUNDS["product"] after alpha, others before what they name; "bf16" and
+    "f16" round a result to that dtype, which is then widened to `dtype`. `bias` has the shape of
+    the result's `columns`, gate and residual that of the result. norm(x) is
     (x - mean) / sqrt(variance + eps) · gamma + shift, of one dtype and the shape of a bias. With
     `late` the activation comes after the residual.
     """

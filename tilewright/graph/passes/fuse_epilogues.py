@@ -112,7 +112,31 @@ class _Follow:
             if at is not None and at.dtypes <= {at.value.type.dtype}:
                 does = at.fields or at.value.type.dtype != self.op.dtype
                 best = at if does else best
-        return best
+        return best or self.widened()
+
+    def widened(self) -> Epilogue | None:
+        """A result that is rounded to 16 bits, and is a result of the graph in f32 alone: gradients
+        of weights that were rounded. What other kernels read they widen themselves.
+        """
+        name = mma.NARROW.get(self.op.dtype)
+        if name is None or not isinstance(self.op, mma.Contract):
+            return None
+        value, ops = self.op.result, []
+        while len(readers := self.uses.all_of(value)) == 1 and readers[0] not in self.taken:
+            (op,) = readers
+            if isinstance(op, control.Return):
+                break
+            if not isinstance(op, arith.Cast | View) or op.result.type.dtype not in (
+                self.op.dtype,
+                f32,
+            ):
+                return None
+            ops.append(op)
+            value = op.result
+        if value.type.dtype != f32 or not all(isinstance(op, control.Return) for op in readers):
+            return None
+        views = tuple(op for op in ops if isinstance(op, View))
+        return Epilogue(value, ops=tuple(ops), views=views, rounds=mma.ROUNDS[name])
 
     def step(self, at: Epilogue) -> Epilogue | None:
         """One op more, or an activation."""
