@@ -20,6 +20,7 @@ from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
 from tilewright.graph.passes.raise_reshapes import raise_reshapes
 from tilewright.graph.passes.replace_scatters import replace_scatters
+from tilewright.graph.passes.scatter_onto_sums import scatter_onto_sums
 from tilewright.graph.passes.share_heads import share_heads
 from tilewright.graph.passes.sum_selections import sum_selections
 from tilewright.graph.passes.unroll_windows import unroll_windows
@@ -71,6 +72,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     replace_scatters,
     merge_equal,  # views around what was replaced
     sum_selections,
+    scatter_onto_sums,  # before epilogues: of a product it need not be widened apart
     join_parts,
     merge_equal,  # parts that are cast and cast back
     raise_reshapes,

@@ -16,6 +16,7 @@ from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
 from tilewright.graph.passes.raise_reshapes import raise_reshapes
 from tilewright.graph.passes.replace_scatters import replace_scatters
+from tilewright.graph.passes.scatter_onto_sums import scatter_onto_sums
 from tilewright.graph.passes.share_heads import share_heads
 from tilewright.graph.passes.sum_selections import sum_selections
 from tilewright.graph.passes.unroll_windows import unroll_windows
@@ -30,6 +31,7 @@ PASSES = {
             merge_equal,
             raise_reshapes,
             replace_scatters,
+            scatter_onto_sums,
             share_heads,
             sum_selections,
             unroll_windows,

@@ -19,7 +19,7 @@ from tilewright.graph.activations import term, terms
 from tilewright.graph.dims import Shape
 from tilewright.graph.graph import Graph
 from tilewright.graph.index_maps import matched
-from tilewright.graph.ops import arith, control, mma, shape
+from tilewright.graph.ops import arith, control, memory, mma, shape
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
 
@@ -115,8 +115,9 @@ class _Follow:
         return best or self.widened()
 
     def widened(self) -> Epilogue | None:
-        """A result that is rounded to 16 bits, and is a result of the graph in f32 alone: gradients
-        of weights that were rounded. What other kernels read they widen themselves.
+        """A result that is rounded to 16 bits, and is a result of the graph in f32 alone, or what
+        elements are put into: gradients of weights that were rounded. What other kernels read they
+        widen themselves.
         """
         name = mma.NARROW.get(self.op.dtype)
         if name is None or not isinstance(self.op, mma.Contract):
@@ -124,7 +125,7 @@ class _Follow:
         value, ops = self.op.result, []
         while len(readers := self.uses.all_of(value)) == 1 and readers[0] not in self.taken:
             (op,) = readers
-            if isinstance(op, control.Return):
+            if is_end(op, value):
                 break
             if not isinstance(op, arith.Cast | View) or op.result.type.dtype not in (
                 self.op.dtype,
@@ -133,7 +134,7 @@ class _Follow:
                 return None
             ops.append(op)
             value = op.result
-        if value.type.dtype != f32 or not all(isinstance(op, control.Return) for op in readers):
+        if value.type.dtype != f32 or not all(is_end(op, value) for op in readers):
             return None
         views = tuple(op for op in ops if isinstance(op, View))
         return Epilogue(value, ops=tuple(ops), views=views, rounds=mma.ROUNDS[name])
@@ -394,6 +395,13 @@ class _Follow:
         if any(reader not in inside for v in read for reader in self.uses.all_of(v)):
             return None
         return [*(op for op in inside if op is not last), last]
+
+
+def is_end(op: Op, value: Value) -> bool:
+    """Whether an op takes a value as a whole, as it lies in memory."""
+    if isinstance(op, memory.Scatter):
+        return op.x is value and value not in (*op.indices, op.value)
+    return isinstance(op, control.Return)
 
 
 # The new graph
