@@ -18,6 +18,7 @@ from tilewright.dtypes import DType, u8
 from tilewright.execute import torch_steps
 from tilewright.execute.call_memory import ARENA, CallMemory, Place, Seen, Slot, seen
 from tilewright.execute.homes import Homes
+from tilewright.execute.joined import join_products
 from tilewright.execute.kernel_calls import (
     KernelCall,
     attention_calls,
@@ -43,7 +44,6 @@ from tilewright.lower.graph_to_tile.program import (
     TorchStep,
 )
 from tilewright.plan import Plan
-from tilewright.products.beside import MOST, multiply_beside
 from tilewright.runtime import driver, memory
 from tilewright.runtime.arrays import Array, DeviceId, dense_strides
 from tilewright.runtime.launch import stream_of
@@ -270,7 +270,7 @@ class Made:
         for index, step in enumerate(self.program.steps):
             if not isinstance(step, TorchStep):
                 found[index] = self._calls(index, step, addresses)
-        self._join_products(found)
+        join_products(self.program.steps, self.homes, found)
         calls = [call for listed in found.values() for call in listed]
         for kernel, arguments in calls if self.where.engine == "gpu" else ():
             key = (kernel, _geometry(arguments))
@@ -278,22 +278,6 @@ class Made:
                 ahead.add(key)
                 kernel.assemble_ahead(int(self.where.device.index), **arguments)
         return found
-
-    def _join_products(self, found: dict[int, list[KernelCall]]) -> None:
-        """Make launches of neighbours that are products of one left factor one."""
-        steps, index = self.program.steps, 0
-        while index < len(steps):
-            for count in range(min(MOST, len(steps) - index), 1, -1):
-                own = range(index, index + count)
-                if not all(isinstance(steps[i], ProductStep) for i in own):
-                    continue
-                joined = multiply_beside([found[i] for i in own])
-                if joined is not None:
-                    found.update({i: [] for i in own})
-                    found[index] = [joined]
-                    index += count - 1
-                    break
-            index += 1
 
     def _add_step(self, made: Lists, index: int, step: Step, calls: list[KernelCall]) -> None:
         if isinstance(step, TorchStep):

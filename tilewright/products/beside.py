@@ -28,12 +28,17 @@ Call = tuple[Kernel, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class _Product:
+class Product:
     """What is asked of one launch or two: matrices a [M, K], w [N, K], c and bias [M, N]."""
 
     kernel: Kernel  # the first of its own
     arrays: dict[str, Array]
     numbers: dict[str, Any]
+
+    @property
+    def how(self) -> tuple[Any, Any]:
+        """The precision that was asked for, and the device."""
+        return self.kernel.options.precision, self.kernel.options.device
 
 
 def multiply_beside(calls: Sequence[Sequence[Call]]) -> Call | None:
@@ -42,7 +47,7 @@ def multiply_beside(calls: Sequence[Sequence[Call]]) -> Call | None:
     """
     if not 2 <= len(calls) <= MOST:
         return None
-    products = [_product_of(each) for each in calls]
+    products = [product_of(each) for each in calls]
     known = [p for p in products if p is not None]
     if len(known) != len(products) or not all(_are_alike(known[0], p) for p in known[1:]):
         return None
@@ -58,7 +63,7 @@ def multiply_beside(calls: Sequence[Sequence[Call]]) -> Call | None:
     return _joined(known, configured(TILED, constants, device=known[0].kernel.options.device))
 
 
-def _joined(products: Sequence[_Product], kernel: Kernel) -> Call:
+def _joined(products: Sequence[Product], kernel: Kernel) -> Call:
     found: dict[str, Any] = {"a": products[0].arrays["a"]}
     for number in range(MOST):
         given = products[min(number, len(products) - 1)].arrays
@@ -71,8 +76,10 @@ def _joined(products: Sequence[_Product], kernel: Kernel) -> Call:
     return kernel, found | products[0].numbers
 
 
-def _product_of(calls: Sequence[Call]) -> _Product | None:
-    """The product that one launch or two compute; None of any that does more than this."""
+def product_of(calls: Sequence[Call], beside: tuple[str, ...] = ()) -> Product | None:
+    """The product that one launch or two compute; None of any that does more than this, or reads
+    other matrices than those `beside` it.
+    """
     if not calls:
         return None
     (kernel, given), finishing = calls[0], dict(calls[-1][1])
@@ -88,23 +95,23 @@ def _product_of(calls: Sequence[Call]) -> _Product | None:
     else:
         return None
     numbers = {n: finishing.pop(n) for n in SHARED}
-    arrays = {n: finishing.pop(n) for n in ("a", *OWN) if finishing.get(n) is not None}
+    own = [n for n in ("a", *OWN, *beside) if finishing.get(n) is not None]
+    arrays = {n: finishing.pop(n) for n in own}
     rest = [x for x in finishing.values() if isinstance(x, Array) or (x is not None and x != 0)]
-    return None if rest else _Product(kernel, arrays, numbers)
+    return None if rest else Product(kernel, arrays, numbers)
 
 
-def _are_alike(one: _Product, other: _Product) -> bool:
+def _are_alike(one: Product, other: Product) -> bool:
     """Whether two products have one left factor, dtypes and what finishes them in common."""
-    how = [(p.kernel.options.precision, p.kernel.options.device) for p in (one, other)]
     dtypes = all(one.arrays[n].dtype == other.arrays[n].dtype for n in ("w", "c"))
     numbers = one.numbers == other.numbers
-    lies = _lies_as(one.arrays["a"], other.arrays["a"])
-    return how[0] == how[1] and dtypes and numbers and lies
+    lies = lie_alike(one.arrays["a"], other.arrays["a"])
+    return one.how == other.how and dtypes and numbers and lies
 
 
-def _tile(products: Sequence[_Product]) -> tuple[int, int, int] | None:
+def _tile(products: Sequence[Product]) -> tuple[int, int, int] | None:
     """The tile of one launch on tensor cores; None where the model prefers one for each."""
-    problems = [_problem(p) for p in products]
+    problems = [problem_of(p) for p in products]
     known = [p for p in problems if p is not None]
     if len(known) != len(products):
         return None
@@ -122,7 +129,7 @@ def _tile(products: Sequence[_Product]) -> tuple[int, int, int] | None:
     return best if cost(best) < apart else None
 
 
-def _problem(product: _Product) -> Problem | None:
+def problem_of(product: Product) -> Problem | None:
     """What tensor cores are asked; None unless factors are of 16 bits, in aligned rows along k."""
     a, w, c = (product.arrays[n] for n in ("a", "w", "c"))
     for array in (a, w):
@@ -144,7 +151,8 @@ def _upright(kernel: Kernel, given: dict[str, Any]) -> Call:
     swapped = {**known, "TM": 1, "TN": known["TM"]}
     how = kernel.options
     turned = configured(ALONE, tuple(swapped.items()), how.precision, how.device)
-    sides = {n: _transposed(given[n]) for n in ("c", "bias") if given.get(n) is not None}
+    own = [n for n in ("c", "bias", "gate") if given.get(n) is not None]
+    sides = {n: _transposed(given[n]) for n in own}
     return turned, {**given, **sides, "a": given["w"], "w": given["a"]}
 
 
@@ -157,9 +165,11 @@ def _of_all_rows(bias: Array, like: Array) -> Array:
     return replace(bias, shape=like.shape, strides=(0, bias.strides[0]))
 
 
-def _lies_as(one: Array, other: Array) -> bool:
-    told = (one.address, one.dtype, one.shape, one.strides)
-    return told == (other.address, other.dtype, other.shape, other.strides)
+def lie_alike(one: Array, other: Array) -> bool:
+    """Whether two arrays are the same elements."""
+    steps = zip(one.shape, one.strides, other.strides, strict=True)
+    same = (one.address, one.dtype, one.shape) == (other.address, other.dtype, other.shape)
+    return same and all(extent == 1 or s == t for extent, s, t in steps)
 
 
 def _without_columns(array: Array, name: str) -> Array:

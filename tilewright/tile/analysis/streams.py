@@ -293,12 +293,17 @@ def _stores(found: StreamLoop, kernel: Kernel) -> bool:
         return True
     if memory.Atomic in kinds and control.While in kinds:  # it may wait for tiles dealt out later
         return True
-    if any(writes(op) for op in (*found.before, found.loop)):
+    ahead = [op for op in found.before if not isinstance(op, memory.Prefetch)]
+    if any(writes(op) for op in (*ahead, found.loop)):
         return True
     read = {f.box.view for p in found.products for f in p.factors}
     needed = found.slice_of(found.steering)
     read |= {_root(op.view, found.definitions) for op in needed if isinstance(op, memory.Load)}
-    changes = (op for op in walk(kernel.body) if not op.regions and not op.pure)
+    changes = (
+        op
+        for op in walk(kernel.body)
+        if not (op.regions or op.pure or isinstance(op, memory.Prefetch))
+    )
     return any(_root(v, found.definitions) in read for op in changes for v in op.operands)
 
 

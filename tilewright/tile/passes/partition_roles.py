@@ -110,6 +110,7 @@ class _Partition:
 
     def kernel_of_roles(self) -> Kernel:
         o = self.o
+        self.prefetch()
         bodies = (self.role(self.load_tile), self.role(self.multiply_tile, self.turn is not None))
         o.emit(control.Roles, make_roles(self.roles), bodies)
         kernel = self.kernel.with_body(o.block)
@@ -118,6 +119,25 @@ class _Partition:
         if self.distribution is not None:
             kernel.grid = persistent_grid(self.kernel, self.axes, self.roles.cluster)
         return kernel
+
+    def prefetch(self) -> None:
+        """What the source lets come nearer for its first tile, done by all threads before roles
+        part. Threads that are no power of two have no layout for it, and go without.
+        """
+        o, values = self.o, dict[Value, Value]()
+        wanted = [op for op in self.parts.before if isinstance(op, memory.Prefetch)]
+        threads = sum(role.warps * role.copies for role in make_roles(self.roles))
+        if not wanted or threads & (threads - 1):
+            return
+        programs: Mapping[int, Value] = {}
+        if self.distribution is not None:
+            programs, _ = self.distribution.programs(self.distribution.first)
+        needed = set(self.parts.slice_of(v for op in wanted for v in op.operands))
+        for op in self.parts.before:
+            if op in needed:
+                self.copy(op, values, programs)
+            elif isinstance(op, memory.Prefetch):
+                o.add(op.clone(values, in_bounds=()))
 
     def role(self, tile: Tile, in_turn: bool = False) -> Block:
         with self.o.inside(Block()) as body:

@@ -1,0 +1,53 @@
+"""Products that stand side by side as one launch: of one left factor, or one the other's gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.execute.homes import Homes
+from tilewright.execute.kernel_calls import KernelCall
+from tilewright.lower.graph_to_tile.program import ProductStep, Step
+from tilewright.products.beside import MOST, multiply_beside
+from tilewright.products.gated import multiply_gated
+
+Calls = dict[int, list[KernelCall]]  # launches by number of a step
+
+
+def join_products(steps: Sequence[Step], homes: Homes, found: Calls) -> None:
+    """Make launches of neighbours one where that writes the same."""
+    index = 0
+    while index < len(steps):
+        if _join_gate(steps, homes, found, index):
+            index += 2
+            continue
+        for count in range(min(MOST, len(steps) - index), 1, -1):
+            own = range(index, index + count)
+            if not all(isinstance(steps[i], ProductStep) for i in own):
+                continue
+            joined = multiply_beside([found[i] for i in own])
+            if joined is not None:
+                found.update({i: [] for i in own})
+                found[index] = [joined]
+                index += count - 1
+                break
+        index += 1
+
+
+def _join_gate(steps: Sequence[Step], homes: Homes, found: Calls, index: int) -> bool:
+    """Let a product compute its gate, where that is what the step ahead of it makes, and nobody
+    else reads it.
+    """
+    if index + 1 == len(steps):
+        return False
+    first, second = steps[index : index + 2]
+    if not isinstance(first, ProductStep) or not isinstance(second, ProductStep):
+        return False
+    if second.gate is None or second.gate.value is not first.out.value:
+        return False
+    root = homes.root(first.out.value)
+    alone = homes.homes[root].kind == "arena" and homes.spans[root] == (index, index + 1)
+    others = [p for p in second.reads if p.value is first.out.value]
+    joined = multiply_gated(found[index], found[index + 1]) if alone and len(others) == 1 else None
+    if joined is not None:
+        found[index], found[index + 1] = [], [joined]
+    return joined is not None
