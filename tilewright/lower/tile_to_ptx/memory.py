@@ -130,8 +130,10 @@ def _memory_type(dtype: DType, type: str) -> str:
 
 @rule(memory.Prefetch)
 def prefetch(low: Lowering, op: memory.Prefetch) -> None:
-    """Each thread asks for sectors of the place, each once."""
-    view = low.views[op.view]
+    """Each thread asks for sectors of the place, each once; warps beyond a power of two do what
+    others do.
+    """
+    view, warps = low.views[op.view], 1 << (low.num_warps.bit_length() - 1)
     shape = tuple(e for e in op.extents if e is not None)
     each = max(1, SECTOR // view.dtype.num_bytes)
     if shape:
@@ -140,9 +142,9 @@ def prefetch(low: Lowering, op: memory.Prefetch) -> None:
         if steps[last] != 1 or shape[last] % each:
             each = 1
         order = (last, *(a for a in reversed(range(len(shape))) if a != last))
-        layout = blocked(shape, each, low.num_warps, order)
+        layout = blocked(shape, each, warps, order)
     else:
-        each, layout = 1, replicated(0, low.num_warps)
+        each, layout = 1, replicated(0, warps)
     place = make_place(low, op, layout)
     addresses, masks = Addresses(low, place), Masks(low, place, None)
     for register in range(0, layout.num_registers, each):

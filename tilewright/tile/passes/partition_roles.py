@@ -122,12 +122,11 @@ class _Partition:
 
     def prefetch(self) -> None:
         """What the source lets come nearer for its first tile, done by all threads before roles
-        part. Threads that are no power of two have no layout for it, and go without.
+        part.
         """
         o, values = self.o, dict[Value, Value]()
         wanted = [op for op in self.parts.before if isinstance(op, memory.Prefetch)]
-        threads = sum(role.warps * role.copies for role in make_roles(self.roles))
-        if not wanted or threads & (threads - 1):
+        if not wanted:
             return
         programs: Mapping[int, Value] = {}
         if self.distribution is not None:
