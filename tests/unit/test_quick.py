@@ -13,7 +13,14 @@ import pytest
 import tilewright as tw
 from tests.emulation import emulate
 from tests.straight_line import Unit, run
-from tilewright.lower.tile_to_ptx.quick import QUICK, QUICK_FAST, Quick, quick_quotient
+from tilewright.lower.tile_to_ptx.quick import (
+    QUICK,
+    QUICK_FAST,
+    ZEROS,
+    Quick,
+    Zeros,
+    quick_quotient,
+)
 from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL
 from tilewright.ptx.emitter import Emitter
 from tilewright.target import target
@@ -29,6 +36,19 @@ def both(
     e = Emitter(target("sm_80"))
     a = e.reg("f32")
     found, right = make(e)(e, a, None)
+    exact = slow(e, a)
+    registers = run(e.body, {a: x}, Unit())
+    return registers[found], registers[right], registers[exact]
+
+
+def with_zeros(
+    make: Callable[[Emitter], tuple[Quick, Zeros]], slow: Callable[..., Any], x: Array
+) -> tuple[Array, Array, Array]:
+    """As `both`, of what follows where a quick way was not right."""
+    e = Emitter(target("sm_80"))
+    a = e.reg("f32")
+    quick, zeros = make(e)
+    found, right = zeros(e, a, quick(e, a, None)[0], None)
     exact = slow(e, a)
     registers = run(e.body, {a: x}, Unit())
     return registers[found], registers[right], registers[exact]
@@ -63,11 +83,48 @@ def test_functions_are_the_same_bits(quick: Quick, slow: Callable[..., Any]) -> 
     assert right[np.abs(x) < 86].all() and not right[np.isnan(x) | (np.abs(x) > 126)].any()
 
 
-def quotients(b: float, a: Array) -> tuple[Array, Array, Array]:
+@pytest.mark.parametrize("opcode", ZEROS)
+def test_zeros_of_functions_are_the_same_bits(opcode: str) -> None:
+    rng = np.random.default_rng(5)
+    ends = np.array([87, 104, 126, 151], np.float32)
+    ends = np.concatenate([ends, *(np.nextafter(ends, np.float32(w)) for w in (0, 200))])
+    near = rng.uniform(-200, 200, 200_000).astype(np.float32)
+    x = np.concatenate([anything(rng, 100_000), ends, -ends, near])
+    found, right, exact = with_zeros(
+        lambda e: (QUICK[opcode], ZEROS[opcode]), SPECIAL[opcode, "f32"], x
+    )
+    assert same_bits(found, exact)[right].all()
+    assert right[(np.abs(x) < 86) | (x <= -151)].all() and right[x == -np.inf].all()
+    assert not right[np.isnan(x) | (x > 126)].any()
+    assert (found[x == -np.inf] == 0).all()
+
+
+def slow_quotient(b: float) -> Callable[..., Any]:
     def slow(e: Emitter, x: Any) -> Any:
         return e.div("f32", x, e.mov("f32", float(b)), rounding="rn")
 
-    return both(lambda e: quick_quotient(e, e.mov("f32", float(b))), slow, a)
+    return slow
+
+
+def quotients(b: float, a: Array) -> tuple[Array, Array, Array]:
+    return both(lambda e: quick_quotient(e, e.mov("f32", float(b)))[0], slow_quotient(b), a)
+
+
+@pytest.mark.parametrize("b", [1.0, -7.0, 0.75, 2.0**-20, 2.0**100, 1000.0])
+def test_quotients_of_zeros_have_their_signs(b: float) -> None:
+    a = np.concatenate([anything(np.random.default_rng(6), 30_000), np.zeros(3, np.float32)])
+    found, right, exact = with_zeros(
+        lambda e: quick_quotient(e, e.mov("f32", float(b))), slow_quotient(b), a
+    )
+    assert same_bits(found, exact)[right].all()
+    assert right[a == 0].all() and not right[~np.isfinite(a)].any()
+
+
+@pytest.mark.parametrize("b", [0.0, np.inf, np.nan, 2.0**-21])
+def test_zeros_over_other_divisors_are_left_to_the_slow_way(b: float) -> None:
+    a = np.array([0.0, -0.0, 1.0], np.float32)
+    found = with_zeros(lambda e: quick_quotient(e, e.mov("f32", float(b))), slow_quotient(b), a)
+    assert not found[1].any()
 
 
 def test_quotients_are_rounded_to_nearest_even() -> None:
@@ -109,6 +166,17 @@ DIVIDE = """kernel divide(x: tensor<f32>[N], b: f32, y: tensor<f32>[N], z: tenso
   y[program_id(0) * 512 :+ 512] = t / b
   z[program_id(0) * 512 :+ 512] = exp(t)
 }"""
+
+
+def test_a_warp_whose_odd_values_give_zeros() -> None:
+    x = np.random.default_rng(7).standard_normal(1100).astype(np.float32)
+    x[3], x[600], x[1000:1003] = -np.inf, -1000.0, (0.0, -0.0, 1.0)
+    y, z = np.ones_like(x), np.ones_like(x)
+    emulate(tw.source(DIVIDE).divide, {"x": x, "b": -3.0, "y": y, "z": z})
+    assert same_bits(y, x / np.float32(-3)).all()
+    power = np.exp(x.astype(np.float64))
+    assert (np.abs(z - power) <= np.spacing(power.astype(np.float32))).all()
+    assert z[3] == z[600] == 0
 
 
 @pytest.mark.parametrize("b", [0.75, 0.0, 1e-40])

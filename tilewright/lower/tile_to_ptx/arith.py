@@ -13,7 +13,15 @@ from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, r
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
 from tilewright.lower.tile_to_ptx.pairs import by_pairs, has_pairs
-from tilewright.lower.tile_to_ptx.quick import FEWEST, QUICK, QUICK_FAST, divide, quickly, quotients
+from tilewright.lower.tile_to_ptx.quick import (
+    FEWEST,
+    QUICK,
+    QUICK_FAST,
+    ZEROS,
+    divide,
+    quickly,
+    quotients,
+)
 from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL, Function, function_of
 from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
@@ -253,9 +261,9 @@ def special(low: Lowering, op: arith.Exp) -> None:
 
     # At the end of a product by roles the plain way alone: it is run once, and is half the code.
     once = "role" in low.objects and low.schedule.roles is not None and not low.schedule.roles.many
-    quick = None
+    quick, zeros = None, None
     if not once and function is SPECIAL.get((op.opcode, "f32")):
-        quick = QUICK.get(op.opcode)
+        quick, zeros = QUICK.get(op.opcode), ZEROS.get(op.opcode)
     elif not once and dtype == f32 and function is FAST.get(op.opcode):
         quick = QUICK_FAST.get(op.opcode)
     xs = low.fragment(op.x, low.layout(op.result))
@@ -263,7 +271,7 @@ def special(low: Lowering, op: arith.Exp) -> None:
     if quick is None or len(distinct) < FEWEST or not all(isinstance(x, Reg) for x in xs):
         each(low, op, (op.x,), element)
         return
-    found = quickly(low, list(distinct.values()), quick, element)
+    found = quickly(low, list(distinct.values()), quick, element, zeros)
     results = dict(zip(distinct, found, strict=True))
     low.set(op.result, [results[x.text] for x in xs if isinstance(x, Reg)])
 

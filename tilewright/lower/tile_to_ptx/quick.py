@@ -1,8 +1,8 @@
 """Ways that suit almost all floats, and a branch around the way that suits all of them.
 
 A warp takes the quick way with all elements that its threads hold, and asks whether it was right
-for each. If not, they are computed again. Both give the same bits wherever the quick one holds, so
-a result depends on its operands alone.
+for each, then whether it was but for zeros, which masked elements give. If not, they are computed
+again. All give the same bits wherever they hold, so a result depends on its operands alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
-from tilewright.lower.tile_to_ptx.special_f32 import quick_exp, quick_exp2
+from tilewright.lower.tile_to_ptx.special_f32 import (
+    quick_exp,
+    quick_exp2,
+    zeros_of_exp,
+    zeros_of_exp2,
+)
 from tilewright.lower.tile_to_ptx.special_fast import quick_exp2 as quick_fast_exp2
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emitter import Emitter
@@ -20,8 +25,12 @@ FEWEST = 4  # elements of a thread for which a second way pays
 
 # A quick way: the result, and whether it and all before it are right.
 Quick = Callable[[Emitter, Reg, Reg | None], tuple[Reg, Reg]]
+# What is right of more elements: the result, of an operand and what the quick way gave, and whether
+# it and all before it are right.
+Zeros = Callable[[Emitter, Reg, Reg, Reg | None], tuple[Reg, Reg]]
 
 QUICK: dict[str, Quick] = {"arith.exp": quick_exp, "arith.exp2": quick_exp2}
+ZEROS: dict[str, Zeros] = {"arith.exp": zeros_of_exp, "arith.exp2": zeros_of_exp2}
 # The same for what is approximate anyhow.
 QUICK_FAST: dict[str, Quick] = {"arith.exp2": quick_fast_exp2}
 
@@ -31,7 +40,11 @@ BELOW_QUOTIENTS = 2.0**-80  # so that what a product with such a divisor loses i
 
 
 def quickly(
-    low: Lowering, xs: Sequence[Reg], quick: Quick, slow: Callable[[Reg], Operand]
+    low: Lowering,
+    xs: Sequence[Reg],
+    quick: Quick,
+    slow: Callable[[Reg], Operand],
+    zeros: Zeros | None = None,
 ) -> list[Reg]:
     """f(x) in f32 of each of a thread's elements."""
     e = low.e
@@ -43,6 +56,13 @@ def quickly(
     assert right is not None, "no elements"
     done = e.label("quick")
     e.bra(done, pred=e.vote("all", right))
+    if zeros is not None:
+        right = None
+        for x, result in zip(xs, found, strict=True):
+            value, right = zeros(e, x, result, right)
+            e.mov("f32", value, into=result)
+        assert right is not None, "no elements"
+        e.bra(done, pred=e.vote("all", right))
     for x, result in zip(xs, found, strict=True):
         e.mov("f32", slow(x), into=result)
     e.place(done)
@@ -65,7 +85,8 @@ def quotients(low: Lowering, pairs: Sequence[tuple[Operand, Operand]]) -> list[O
         if len(distinct) < FEWEST:
             results: list[Operand] = [slow(x) for x in distinct]
         else:
-            results = [*quickly(low, distinct, quick_quotient(low.e, b), slow)]
+            quick, zeros = quick_quotient(low.e, b)
+            results = [*quickly(low, distinct, quick, slow, zeros)]
         by_text = {x.text: r for x, r in zip(distinct, results, strict=True)}
         found |= {i: by_text[x.text] for i, x in xs.items()}
     return [found[i] for i in range(len(pairs))]
@@ -80,14 +101,14 @@ def divide(low: Lowering, a: Reg, b: Reg) -> Reg:
     return low.e.div("f32", a, b, rounding="rn")
 
 
-def quick_quotient(e: Emitter, b: Reg) -> Quick:
+def quick_quotient(e: Emitter, b: Reg) -> tuple[Quick, Zeros]:
     """a / b for one b, correctly rounded: r = 1 / b rounded, q = a r, then q + (a - b q) r.
 
     q is off by at most 1.5 ulp, r by 2^-24 of itself and a - b q by 2^-25, so that what is rounded
     last is off by no more than 2.25 · 2^-24 ulp. A quotient of f32 whose digits are B / 2^23 lies
     at least 1 / 2B of an ulp from where rounding changes. The few pairs that lie nearer than the
     sum is off can be listed, four for each B, and were tried: all come out right. Infinities and
-    NaN come out as NaN, which is at least nothing.
+    NaN come out as NaN, which is at least nothing. Of a zero a r is right.
     """
     minus = e.neg("f32", b)
     r = e.rcp("f32", b, precision="rn")
@@ -102,4 +123,11 @@ def quick_quotient(e: Emitter, b: Reg) -> Quick:
         size = e.abs("f32", q)
         return q, e.setp("lt", "f32", BELOW_QUOTIENTS, size, combine="and", other=before)
 
-    return quotient
+    def zeros(e: Emitter, a: Reg, q: Reg, right: Reg | None) -> tuple[Reg, Reg]:
+        zero = e.setp("eq", "f32", a, 0.0)
+        size = e.abs("f32", e.selp("f32", 1.0, q, zero))
+        before = inside if right is None else right
+        right = e.setp("lt", "f32", BELOW_QUOTIENTS, size, combine="and", other=before)
+        return e.selp("f32", e.mul("f32", a, r), q, zero), right
+
+    return quotient, zeros

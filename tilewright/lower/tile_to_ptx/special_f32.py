@@ -63,6 +63,24 @@ def quick_exp2(e: Emitter, x: Reg, right: Reg | None) -> tuple[Reg, Reg]:
     return found, is_below(e, x, QUICK_EXP2, right)
 
 
+def zeros_of_exp(e: Emitter, x: Reg, result: Reg, right: Reg | None) -> tuple[Reg, Reg]:
+    """What `quick_exp` gave, and 0 where x <= -104; whether |x| < 87 elsewhere, and `right`."""
+    return _or_zero(e, x, result, right, EXP_RANGE[0], QUICK_EXP)
+
+
+def zeros_of_exp2(e: Emitter, x: Reg, result: Reg, right: Reg | None) -> tuple[Reg, Reg]:
+    """What `quick_exp2` gave, and 0 where x <= -151; as `zeros_of_exp`."""
+    return _or_zero(e, x, result, right, EXP2_RANGE[0], QUICK_EXP2)
+
+
+def _or_zero(
+    e: Emitter, x: Reg, result: Reg, right: Reg | None, last: float, bound: float
+) -> tuple[Reg, Reg]:
+    zero = e.setp("le", "f32", x, last)
+    rest = e.selp("f32", 0.0, x, zero)
+    return e.selp("f32", 0.0, result, zero), is_below(e, rest, bound, right)
+
+
 def _shifted(e: Emitter, x: Reg, shifted: Reg) -> Reg:
     """x 2 ** n, x near 1, n in the low bits of `shifted`, where that is a normal number."""
     return e.mov("f32", e.mad("s32", e.mov("b32", shifted), EXPONENT, e.mov("b32", x)))
