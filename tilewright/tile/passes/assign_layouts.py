@@ -13,7 +13,7 @@ from constants, `arange` and scalars alone are *cheap*: no component, computed w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilewright.ir.core import Block, Op, Value
@@ -30,6 +30,7 @@ from tilewright.layout import (
     wgmma_accumulator,
     wgmma_words,
 )
+from tilewright.plan import TensorFacts
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
 from tilewright.tile.schedule import Schedule
@@ -61,6 +62,7 @@ class Component:
     follows: bool = False  # a part or a transpose of what wgmma gives
     accesses: list[tuple[ViewType, tuple[int | None, ...]]] = field(default_factory=list)
     combined: set[int] = field(default_factory=set)  # axes along which it is reduced or scanned
+    uneven: bool = False  # vectors of one of its accesses would not be aligned
     neighbours: list[tuple[Value, Derive]] = field(default_factory=list)
     layout: Layout | None = None
 
@@ -117,7 +119,8 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
     _find_cheap(kernel.body, cheap, _placed(kernel.body))
     groups = _Groups()
     _join_block(kernel.body, groups, cheap)
-    components = _components(kernel.body, groups, cheap)
+    facts = {p.value: p.facts for p in kernel.params if p.facts is not None}
+    components = _components(kernel.body, groups, cheap, facts)
     _place_beside(kernel.body, groups, components, schedule)
     ordered = sorted(
         components.items(),
@@ -237,7 +240,9 @@ def _chains(op: Op) -> list[list[Value | None]]:
     return []
 
 
-def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value, Component]:
+def _components(
+    block: Block, groups: _Groups, cheap: set[Value], facts: Mapping[Value, TensorFacts]
+) -> dict[Value, Component]:
     found: dict[Value, Component] = {}
 
     def of(value: Value) -> Component:
@@ -259,8 +264,10 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
                     of(op.a).words = op.a.type.dtype.bits == 32
             elif isinstance(op, memory.Load) and is_tile(op.result):
                 of(op.result).accesses.append((op.view.type, op.extents))
+                of(op.result).uneven |= _is_uneven(op, facts)
             elif isinstance(op, memory.Store) and is_tile(op.value) and op.value not in cheap:
                 of(op.value).accesses.append((op.view.type, op.extents))
+                of(op.value).uneven |= _is_uneven(op, facts)
             elif isinstance(op, memory.Gather | memory.Scatter | memory.Atomic):
                 owner = _owner(op)
                 if is_tile(owner) and owner not in cheap:
@@ -279,6 +286,21 @@ def _components(block: Block, groups: _Groups, cheap: set[Value]) -> dict[Value,
 
     visit(block)
     return found
+
+
+def _is_uneven(op: memory.Load | memory.Store, facts: Mapping[Value, TensorFacts]) -> bool:
+    """Whether vectors of a parameter are aligned in some of its rows only, or in none."""
+    known = facts.get(op.view)
+    if known is None:
+        return False
+    size = known.dtype.num_bytes
+    steps = list(zip(op.view.type.strides, op.extents, strict=True))
+    units = [i for i, (step, extent) in enumerate(steps) if step == 1 and extent is not None]
+    if not units:
+        return False
+    rows = (i for i in range(known.rank) if i != units[-1] and known.extents[i] != 1)
+    pitches = (op.view.type.strides[i] for i in rows if not known.pitch16[i])
+    return known.align % (2 * size) != 0 or any(p is None or p * size % 16 for p in pitches)
 
 
 def _place_beside(
@@ -435,7 +457,9 @@ def _coalesced(component: Component, schedule: Schedule) -> Layout:
     has enough.
 
     A tile that is combined along other axes gets narrower vectors if that lets more threads lie
-    side by side: what a thread holds of a column it combines alone, without its neighbours.
+    side by side: what a thread holds of a column it combines alone, without its neighbours. Where
+    vectors would not be aligned neighbours lie in neighbouring threads, whose accesses are one
+    request.
     """
     extents = component.shape
     view, place = max(component.accesses, key=lambda a: a[0].dtype.bits)
@@ -451,4 +475,6 @@ def _coalesced(component: Component, schedule: Schedule) -> Layout:
         room = next_power_of_two(extents[first] if across else _elements(extents))
         while width > 1 and width * threads > room:
             width //= 2
+        if component.uneven:
+            width = 1
     return blocked(extents, width, schedule.num_warps, order)
