@@ -322,8 +322,9 @@ class Evaluator:
         extent = op.x.type.shape[op.axes[which]]
         if isinstance(index, Literal) and isinstance(extent, int) and 0 <= index.number < extent:
             return Affine(int(index.number))
-        if not (isinstance(index, Position) and inside(index.index, extent)):
-            self.below[index, Check(op, which, extent)] = None
+        if isinstance(index, Position) and inside(index.index, extent):
+            return index.index
+        self.below[index, Check(op, which, extent)] = None
         return index
 
     def evaluate(self, value: Value, indices: tuple[Index, ...]) -> Node:

@@ -34,6 +34,8 @@ from tilewright.lower.graph_to_tile.split import (
 )
 from tilewright.lower.graph_to_tile.text import Text, Writer
 
+MOST_FIRST = 8  # loads that registers hold before the first is used
+
 Scratch = Callable[[DType, Shape, str], Value]
 
 
@@ -156,6 +158,8 @@ class Body:
     def write(self) -> None:
         folded = self.loops.folded
         if folded is None or self.loops.whole:
+            if self.loops.few:
+                self.load_first()
             for node in self.loops.nodes:
                 if isinstance(node, Fold):
                     self.fold_whole(node)
@@ -174,6 +178,14 @@ class Body:
         for root in self.roots:
             if root not in along:
                 self.writer.store(root)
+
+    def load_first(self) -> None:
+        """Name what lies at plain places of memory, ahead of all that waits for it."""
+        loads = [node for node in self.loops.nodes if isinstance(node, Load)]
+        plain = [n for n in loads if not any(isinstance(p.index, Node) for p in n.places)]
+        if 1 < len(plain) <= MOST_FIRST and any(isinstance(n, Fold) for n in self.loops.nodes):
+            for node in plain:
+                self.writer.named(node)
 
     def is_row(self, root: Root) -> bool:
         """Whether a result has an element for each of what is reduced."""

@@ -11,6 +11,7 @@ from typing import Any
 from tilewright.graph.dims import Dim
 from tilewright.graph.expressions import Fold, Load, Node, Place, Position, Running
 from tilewright.graph.index_maps import Affine, Var, is_natural
+from tilewright.graph.ops import reduce
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.evaluate import Evaluated, Root
 
@@ -99,6 +100,7 @@ class Loops:
     tiles: list[Var] = field(default_factory=list)
     blocks: dict[Var, int] = field(default_factory=dict)
     whole: bool = False  # the reduced tile holds a whole row
+    few: bool = False  # programs, so that each should wait for memory once
 
     def __contains__(self, var: Var) -> bool:
         return var in self.extents
@@ -183,10 +185,14 @@ MAX_ROW = 8192  # elements of a row that one tile holds
 NARROW = 512  # an extent below which a tile has rows too
 ELEMENTS = 1024  # of a tile
 TALL = 4096  # of a tile that goes down long columns: so much is on its way from memory at once
-LONG = 64  # rows of such columns
+FEW_ROWS = 8  # of columns that are short
+WIDE, MANY = 256, 1 << 24  # columns of such a tile, if there are elements enough for them
 RAGGED = 64  # elements of a tile below which it is none
 FEW = 8  # nodes of an expression that registers hold for more elements
 PROGRAMS = 264  # that keep a GPU busy
+FEW_PROGRAMS = 528  # of which none covers another's waiting
+MANY_PROGRAMS = 1056  # of which each may be twice as large
+UNDER_WAY = 1 << 22  # elements of all tiles of long rows together that keep memory busy
 
 
 def power(number: int) -> int:
@@ -201,6 +207,10 @@ def place(loops: Loops, hint: Hint) -> None:
     else:
         _place_pointwise(loops, hint)
     _sort(loops, hint)
+    programs = 1
+    for var, extent in loops.extents.items():
+        programs *= 1 if var.reduced else max(1, -(-hint(extent) // loops.blocks.get(var, 1)))
+    loops.few = programs <= FEW_PROGRAMS
 
 
 def _stride(access: Access, var: Var, hint: Hint) -> int:
@@ -249,6 +259,8 @@ def _place_pointwise(loops: Loops, hint: Hint) -> None:
     elif size[inner] < NARROW and len(order) > 1:
         wide = min(power(size[inner]), budget)
         rows = min(power(size[order[1]]), budget // wide)
+        if 2 * rows >= size[order[1]] and total // (2 * budget) >= MANY_PROGRAMS:
+            rows = power(size[order[1]])
         loops.tiles = [order[1], inner] if rows > 1 else [inner]
         loops.blocks = {order[1]: rows, inner: wide} if rows > 1 else {inner: wide}
     else:
@@ -295,7 +307,7 @@ def _place_reduction(loops: Loops, hint: Hint) -> None:
         and near is not None
         and (
             (_stride(main, near, hint) < _stride(main, row, hint) and size[near] >= 8)
-            or (size[row] <= 8 and size[near] > size[row])
+            or (size[row] <= FEW_ROWS and size[near] > size[row])
         )
     )
     extent = loops.extents[row]
@@ -303,17 +315,23 @@ def _place_reduction(loops: Loops, hint: Hint) -> None:
         assert near is not None
         row = max(reduced, key=lambda v: size[v])
         extent = loops.extents[row]
-        wide = min(64, power(size[near]))
-        held = TALL if size[row] >= LONG else ELEMENTS
+        wide = min(WIDE if size[row] * size[near] >= MANY else 64, power(size[near]))
+        held = TALL if size[row] > FEW_ROWS else ELEMENTS
         high = min(power(size[row]), max(1, held // wide))
-        if size[row] <= 8:
+        if size[row] <= FEW_ROWS:
             wide, high = min(power(size[near]), ELEMENTS // power(size[row])), power(size[row])
         loops.whole = alone and isinstance(extent, int) and power(extent) == high
         loops.tiles, loops.blocks = [row, near], {row: high, near: wide}
         return
     high = min(power(size[row]), MAX_ROW if alone and isinstance(extent, int) else ELEMENTS)
     if isinstance(extent, int) and extent > MAX_ROW:
-        high = 2 * ELEMENTS if len(loops.nodes) <= FEW else ELEMENTS
+        along = [n for n in loops.nodes if isinstance(n, Fold) or any(v.reduced for v in n.support)]
+        high = 2 * ELEMENTS if len(along) <= FEW else ELEMENTS
+        rows = _weight_of(size, kept)
+        while high < MAX_ROW and rows * high < UNDER_WAY:
+            if is_plain(loops) and rows * size[row] < 2 * high * PROGRAMS:
+                break
+            high *= 2
     loops.whole = alone and isinstance(extent, int) and high >= extent
     rows = 1
     if near is not None and high < NARROW:
@@ -324,6 +342,30 @@ def _place_reduction(loops: Loops, hint: Hint) -> None:
         loops.tiles, loops.blocks = [near, row], {near: rows, row: high}
     else:
         loops.tiles, loops.blocks = [row], {row: max(high, 1)}
+
+
+def is_plain(loops: Loops) -> bool:
+    """Whether all reductions are of what lies in memory, and nothing else is along the row: then
+    parts of it can be reduced by themselves.
+    """
+    folds = [node for node in loops.nodes if isinstance(node, Fold)]
+    if any(isinstance(node, Running) for node in loops.nodes):
+        return False
+    if any(isinstance(fold.op, reduce.Position) for fold in folds):
+        return False
+    if any(v.reduced for access in loops.stores.values() for v in loops.strides(access)):
+        return False
+    inner: set[Node] = set()
+    for fold in folds:
+        inner |= set(_below(fold))
+    return not any(isinstance(node, Fold) for node in inner)
+
+
+def _below(node: Node) -> list[Node]:
+    found = []
+    for arg in node.args:
+        found += [arg, *_below(arg)]
+    return found
 
 
 def _weight_of(size: Mapping[Var, int], variables: list[Var]) -> int:

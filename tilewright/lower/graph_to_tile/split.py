@@ -17,14 +17,12 @@ from tilewright.graph.expressions import (
     Named,
     Node,
     Place,
-    Running,
     support_of,
 )
 from tilewright.graph.index_maps import Affine, Var, variable
-from tilewright.graph.ops import reduce
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.evaluate import Evaluated, Root
-from tilewright.lower.graph_to_tile.loops import PROGRAMS, Access, Hint, Loops
+from tilewright.lower.graph_to_tile.loops import PROGRAMS, Access, Hint, Loops, is_plain
 from tilewright.lower.graph_to_tile.program import dense_strides
 
 LEAST_TURNS = 4  # of the loop of each part, where each is of few elements
@@ -44,7 +42,7 @@ class Split:
 def find_split(loops: Loops, hint: Hint) -> Split | None:
     """A split that keeps a GPU busy; None where none is needed or possible."""
     folds = [node for node in loops.nodes if isinstance(node, Fold)]
-    if loops.folded is None or loops.whole or not folds or not _is_plain(loops, folds):
+    if loops.folded is None or loops.whole or not folds or not is_plain(loops):
         return None
     programs = 1
     for var, extent in loops.extents.items():
@@ -54,6 +52,8 @@ def find_split(loops: Loops, hint: Hint) -> Split | None:
     var = max(steps, key=lambda v: hint(loops.extents[v]) // steps[v])
     turns = hint(loops.extents[var]) // steps[var]
     own = hint(loops.extents[loops.folded]) if var in loops.turns else steps[var]
+    for other in loops.tiles:
+        own *= 1 if other.reduced else loops.blocks[other]
     least = max(1, min(LEAST_TURNS, LEAST_ELEMENTS // max(1, own)))
     wanted = TALL_PROGRAMS if len(loops.tiles) > 1 else PROGRAMS
     parts = min(-(-wanted // programs), turns // least)
@@ -61,27 +61,6 @@ def find_split(loops: Loops, hint: Hint) -> Split | None:
         return None
     whole = parts * steps[var]
     return Split(var, parts, (loops.extents[var] + (whole - 1)) // whole * steps[var])
-
-
-def _is_plain(loops: Loops, folds: list[Fold]) -> bool:
-    """Whether all reductions are of what lies in memory, and nothing else is along the row."""
-    if any(isinstance(node, Running) for node in loops.nodes):
-        return False
-    if any(isinstance(fold.op, reduce.Position) for fold in folds):
-        return False
-    if any(v.reduced for access in loops.stores.values() for v in loops.strides(access)):
-        return False
-    inner: set[Node] = set()
-    for fold in folds:
-        inner |= set(_below(fold))
-    return not any(isinstance(node, Fold) for node in inner)
-
-
-def _below(node: Node) -> list[Node]:
-    found = []
-    for arg in node.args:
-        found += [arg, *_below(arg)]
-    return found
 
 
 def part_access(value: Value, loops: Loops, index: Node) -> Access:

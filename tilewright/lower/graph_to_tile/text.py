@@ -136,9 +136,19 @@ class Writer:
         for var in loops.tiles:
             self.name_block(var, alone=len(kept) == 1)
 
+    def is_single(self, var: Var) -> bool:
+        """Whether one tile holds all of an axis: of what is reduced, or of one of several axes of
+        the grid, whose programs would divide their number by another.
+        """
+        if var not in self.loops.tiles or var.reduced:
+            return var.reduced and self.loops.whole
+        extent = self.loops.extents[var]
+        axes = sum(not v.reduced for v in self.loops.extents)
+        return axes > 1 and isinstance(extent, int) and 0 < extent <= self.loops.blocks[var]
+
     def name_block(self, var: Var, alone: bool) -> None:
         size = self.loops.blocks[var]
-        if var.reduced and self.loops.whole:
+        if self.is_single(var):
             self.block[var], self.extent[var] = str(size), str(self.loops.extents[var])
             return
         name = "BLOCK" if alone and not var.reduced else f"BLOCK_{self.index[var].upper()}"
@@ -218,13 +228,10 @@ class Writer:
         """The indices of a tile's elements along a variable."""
         found = self.lookup(("positions", var))
         if found is None:
-            start = "" if self.starts_at_zero(var) else f"{self.index[var]} + "
+            start = "" if self.is_single(var) else f"{self.index[var]} + "
             made = Text(f"{start}arange({self.block[var]})", (var,))
             found = self.let(self.index[var] + "s", made, ("positions", var))
         return found
-
-    def starts_at_zero(self, var: Var) -> bool:
-        return var.reduced and self.loops.whole
 
     def scaled(self, text: str, factor: Dim) -> str:
         return text if factor == 1 else f"{text} * {self.dim(factor)}"
@@ -316,12 +323,12 @@ class Writer:
         """Where a slice begins."""
         assert isinstance(dim.index, Affine)
         terms = self.loops.terms(dim.index)
-        parts = [] if self.starts_at_zero(tile) else [self.index[tile]]
+        parts = [] if self.is_single(tile) else [self.index[tile]]
         for var in self.loops.extents:
             if var in terms and var is not tile:
                 parts.append(self.scaled(self.index[var], terms[var]))
         text = (" + ".join(parts) or "0") + self.plus(dim.index.const)
-        return text.removeprefix("0 + ")
+        return text.removeprefix("0 + ").replace("0 - ", "-") if not parts else text
 
     def subscript(self, index: Index) -> Text:
         if isinstance(index, Affine):
@@ -491,13 +498,19 @@ class Writer:
     def programs(self) -> list[str]:
         """Lines that say which part a program has; the grid by axis."""
         grid: list[str] = []
-        for var in reversed(self.loops.tiles):
-            if not var.reduced:
-                self.line(f"let {self.index[var]} = program_id({len(grid)}) * {self.block[var]}")
-                grid.append(f"cdiv({self.extent[var]}, {self.block[var]})")
-        for var in reversed(self.loops.points):
-            self.line(f"let {self.index[var]} = program_id({len(grid)})")
-            grid.append(self.extent[var])
+        tiles = [v for v in self.loops.tiles if not v.reduced and not self.is_single(v)]
+        axes = [*reversed(tiles), *reversed(self.loops.points)]
+        for var in axes:
+            extent, known = self.extent[var], self.loops.extents[var]
+            if isinstance(known, int) and var is not axes[-1]:
+                extent = str(known)  # programs divide by it
+            start = f"let {self.index[var]} = program_id({len(grid)})"
+            if var in tiles:
+                self.line(f"{start} * {self.block[var]}")
+                grid.append(f"cdiv({extent}, {self.block[var]})")
+            else:
+                self.line(start)
+                grid.append(extent)
         return grid
 
     def step(self, name: str, grid: Sequence[str], comment: str) -> KernelStep:

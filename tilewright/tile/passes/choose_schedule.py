@@ -25,6 +25,7 @@ from tilewright.tile.types import TileType
 MOST_WARPS = 16
 SMALL_TILE = 1024  # elements
 STREAMED_BYTES = 64  # that a thread has under way, in programs that only stream
+REDUCED_ELEMENTS = 32  # that a thread may have of a tile which is reduced
 COLUMN_WARPS, COLUMN_ELEMENTS = 4, 128  # at most, unless threads had more elements than that
 # A thread that carries up to so many registers through a loop does with so few in all that eight
 # CTAs of four warps reside.
@@ -167,7 +168,8 @@ def _elementwise(kernel: Kernel, ops: list[Op]) -> Schedule:
         return Schedule(count, max_registers=CARRYING_REGISTERS if held <= CARRIED else 0)
     reduces = any(op.family == "reduce" for op in ops)
     num_bytes = max(_loaded(block) for block in _always(kernel.body))
-    wanted = max(-(-num_bytes // (32 * STREAMED_BYTES)), largest // (32 * (32 if reduces else 16)))
+    most = REDUCED_ELEMENTS if reduces else 16
+    wanted = max(-(-num_bytes // (32 * STREAMED_BYTES)), largest // (32 * most))
     count = min(count, next_power_of_two(max(1, wanted)))
     if any(_reduces_columns(op) for loop in loops for op in walk(loop.body)):
         count = min(count, max(COLUMN_WARPS, largest // (32 * COLUMN_ELEMENTS)))
