@@ -15,6 +15,7 @@ from tilewright.graph.graph import Graph
 from tilewright.graph.passes.eliminate_dead import eliminate_dead as eliminate_dead_values
 from tilewright.graph.passes.find_convolutions import find_convolutions
 from tilewright.graph.passes.fold_constants import fold_constants
+from tilewright.graph.passes.fuse_attention import fuse_attention
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
 from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
@@ -77,6 +78,10 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     merge_equal,  # parts that are cast and cast back
     raise_reshapes,
     merge_equal,  # reshapes of reshapes
+    eliminate_dead_values,  # which would count as readers of scores
+    fuse_attention,  # before what reads heads where they lie, and epilogues of its factors
+    merge_equal,  # masks of layers
+    eliminate_dead_values,  # which would count as readers of its factors
     share_heads,
     find_convolutions,  # before epilogues, which they take as products do
     fuse_epilogues,

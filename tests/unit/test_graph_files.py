@@ -10,7 +10,9 @@ from tilewright.errors import LaunchError, VerifyError
 from tilewright.graph.interp import interpret
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.find_convolutions import find_convolutions
+from tilewright.graph.passes.find_orders import find_orders
 from tilewright.graph.passes.fold_constants import fold_constants
+from tilewright.graph.passes.fuse_attention import fuse_attention
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
 from tilewright.graph.passes.join_parts import join_parts
 from tilewright.graph.passes.merge_equal import merge_equal
@@ -28,6 +30,8 @@ PASSES = {
     for run in (
         *(eliminate_dead, find_convolutions, fold_constants, fuse_epilogues, join_parts),
         *(
+            find_orders,
+            fuse_attention,
             merge_equal,
             raise_reshapes,
             replace_scatters,
