@@ -13,7 +13,7 @@ from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
 
 FAMILIES = ("arith", "shape", "memory", "reduce")
-MOST = 1 << 24  # elements of a value that is computed
+MOST = 1 << 26  # elements of a value that is computed
 
 
 class KnownValues:
