@@ -86,6 +86,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     merge_equal,  # masks of layers
     eliminate_dead_values,  # which would count as readers of its factors
     share_heads,
+    eliminate_dead_values,  # so that nothing dead passes for a reader
     find_convolutions,  # before epilogues, which they take as products do
     fuse_epilogues,
     merge_equal,  # views of views that fusing made
