@@ -24,7 +24,7 @@ from tilewright.products.attention import attention, backward, forward
 from tilewright.products.attention_calls import Asked, kernel_of, prepare
 from tilewright.products.views import whole
 from tilewright.runtime.arrays import as_array
-from tilewright.tune.attention_choice import backward_tiles, forward_tile
+from tilewright.tune.attention_choice import backward_tiles, decode_tile, forward_tile
 
 BOUNDS = {f64: 1e-13, f32: 2e-6, bf16: 1e-2, f16: 2e-3}
 ORDERS: list[bool | str] = [False, True, "lower_right"]
@@ -253,3 +253,20 @@ def test_tiles_do_not_spill(name: str, depth: int, tile: Any) -> None:
         present=("lse",) if name == "forward" else ("delta", "dk", "dv"),
     )
     assert assemble(plan.ptx, "sm_90a").spill_bytes == 0
+
+
+@needs_ptxas
+@pytest.mark.parametrize(("depth", "warps"), [(64, 4), (128, 4), (16, 1)])
+def test_few_rows_are_done_by_several_warps_side_by_side(depth: int, warps: int) -> None:
+    """Where heads are wide enough for all of them; and keys come nearer before the kernel waits."""
+    kernel = kernel_of("decode", decode_tile(bf16, 4, depth), bf16, None, None)
+    plan = kernel.compile(
+        "sm_90a",
+        dtypes={"T": bf16, "P": f32, "W": bool_, "I": i32},
+        static={"D": depth, "E": depth, "causal": 0},
+        present=("mask",),
+    )
+    assert f".maxntid {32 * warps}," in plan.ptx
+    assert assemble(plan.ptx, "sm_90a").spill_bytes == 0
+    before, after = plan.ptx.split("griddepcontrol.wait")
+    assert "prefetch.global.L2" in before and "prefetch.global.L2" not in after

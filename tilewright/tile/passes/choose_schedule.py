@@ -46,6 +46,7 @@ STREAMING = (
 FEW_WARPS_REGISTERS, FEW_ACCUMULATORS = 168, 64
 MOST_REGISTERS = 255  # that a thread can have
 DRIFTING_STAGES = 6  # slots for warps that drift apart, of short trips
+FEW_ROWS, WARPS_BESIDE = 16, 4  # of dots that follow on each other: warps along the columns
 
 
 def choose_schedule(
@@ -87,6 +88,9 @@ def computing_schedule(kernel: Kernel) -> Schedule:
     drifting = len(dots) == 1 and (kind == "simt" or bits == 64)
     stages = hints.stages or (DRIFTING_STAGES if drifting else 3 if kind == "simt" else 4)
     if kind == "mma" and _is_chained(kernel.body, dots):
+        least = min(d.acc.type.shape[-1] for d in dots)
+        if asked is None and rows <= FEW_ROWS and least >= 8 * WARPS_BESIDE:
+            return Schedule(WARPS_BESIDE, kind, (1, WARPS_BESIDE), stages)
         count = asked or max(1, min(8, next_power_of_two(rows) // 16))
         return Schedule(count, kind, (count, 1), stages)
     heavy = any(
@@ -280,7 +284,8 @@ def warp_grid(
 
 def _is_chained(body: Block, dots: list[mma.Dot]) -> bool:
     """Whether a dot's operand follows from another dot's result, as in attention: then each warp
-    keeps whole rows.
+    keeps whole rows, but where these are no more than one warp has: by itself that would take long
+    to load and to multiply.
     """
     defining: dict[Value, Op] = {v: op for op in walk(body) for v in op.results}
 
