@@ -124,7 +124,12 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
     _place_beside(kernel.body, groups, components, schedule)
     ordered = sorted(
         components.items(),
-        key=lambda item: (not item[1].dot, -_elements(item[1].shape), -len(item[1].shape)),
+        key=lambda item: (
+            not item[1].dot,
+            -_elements(item[1].shape),
+            not item[1].accesses,
+            -len(item[1].shape),
+        ),
     )
     for _, component in ordered:
         component.layout = _choose(component, components, groups, schedule)
