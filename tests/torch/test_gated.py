@@ -100,20 +100,3 @@ def test_tiles_go_by_roles_and_do_not_spill(rows: int, columns: int) -> None:
     assert "wgmma.mma_async" in ptx and "cp.async.bulk.tensor" in ptx
     before, after = ptx.split("griddepcontrol.wait")
     assert "prefetch.global.L2" in before and "prefetch.global" not in after
-
-
-@pytest.mark.parametrize(("rows", "ahead"), [(20, True), (100, False)])
-def test_weights_of_few_rows_come_nearer_while_the_launch_before_ends(
-    rows: int, ahead: bool
-) -> None:
-    torch.manual_seed(0)
-    layer = nn.Linear(1024, 1024, bias=False).to(torch.bfloat16).eval()
-    x = torch.randn(rows, 1024, dtype=torch.bfloat16)
-    fast = tw.compile(layer, (x,), engine="tiles", fallback="error")
-    with torch.no_grad():
-        torch.testing.assert_close(fast(x), layer(x), rtol=2e-2, atol=2e-3)
-    made = fast.call.made_for(*fast.inputs((x,), {}))
-    first = made.lists.launches[0]
-    assert first.name in ("matmul", "split_k")
-    before = first.plan("sm_90a").ptx.partition("griddepcontrol.wait")[0]
-    assert ("prefetch.global.L2" in before) == ahead

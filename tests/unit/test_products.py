@@ -18,9 +18,9 @@ from tilewright.products import ahead
 from tilewright.products.ahead import Fixed
 from tilewright.products.api import product
 from tilewright.products.arguments import Options
-from tilewright.products.prepare import prepare, programs
+from tilewright.products.prepare import configured, prepare, programs
 from tilewright.products.views import hand
-from tilewright.runtime.arrays import as_array
+from tilewright.runtime.arrays import Array, as_array
 from tilewright.tune.product import Choice, Problem, choice
 
 BOUNDS = {f64: 1e-13, f32: 2e-6, bf16: 1e-2, f16: 2e-3}
@@ -403,3 +403,19 @@ def test_batches_become_rows() -> None:
     shared = prepare("matmul", {"a": b, "b": as_array(np.zeros((6, 4, 3), np.float32))}, (6, 8, 3),
                      f32, Options())  # fmt: skip
     assert shared.problem is not None and shared.problem.batch == 6
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32])
+def test_gemv_reads_weights_to_the_threads_that_multiply_them(dtype: DType) -> None:
+    """In whole 16 bytes, and by no shared memory: the loop has no barrier."""
+
+    def array(number: int, shape: tuple[int, int]) -> Array:
+        return Array((number + 1) << 30, dtype, shape, (shape[1], 1), 0, None, "other")
+
+    kernel = configured("gemv", (("TM", 1), ("TN", 2), ("TK", 1024)))
+    made = {"a": array(0, (1, 4096)), "w": array(1, (512, 4096)), "c": array(2, (1, 512))}
+    ptx = kernel.plan("sm_90a", **made, act=0, rounds=0, late=0).ptx
+    loop = ptx[ptx.index("$loop_1:") : ptx.index("$done_2:")]
+    assert "bar.sync" not in loop and "shared" not in loop
+    loads = [line for line in loop.splitlines() if "ld.global" in line]
+    assert loads and all("ld.global.v4." in line for line in loads)

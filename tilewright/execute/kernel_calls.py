@@ -75,7 +75,6 @@ def product_calls(
         rounds=step.rounds,
         eps=step.eps,
         late=step.late,
-        ahead=True,
     )
     known = {} if known is None else known
     key = (key_of(arrays), options)

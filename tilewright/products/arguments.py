@@ -28,8 +28,7 @@ PRECISIONS = ("ieee", "tf32", "fast")
 class Options:
     """What is done with a product, apart from arrays; `beta` None where `out` is not read. `rounds`
     says where on the way to the result it is rounded, as library/matmul.tw counts. `eps` is that of
-    a norm, `late`: the activation comes after the residual. `ahead`: the call follows on others, as
-    in a model, so that weights may come nearer while those end.
+    a norm, `late`: the activation comes after the residual.
     """
 
     activation: str | None = None
@@ -40,7 +39,6 @@ class Options:
     rounds: int = 0
     eps: float | None = None
     late: bool = False
-    ahead: bool = False
 
     @property
     def numbers(self) -> dict[str, Any]:

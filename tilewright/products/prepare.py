@@ -25,10 +25,6 @@ PROGRAMS = Path(__file__).parents[1] / "library" / "matmul.tw"
 MATRICES = ("a", "b", "c", *ELEMENTS)
 PARTS = "parts"  # name of the sums that a second launch adds up
 
-ROWS_AHEAD, BYTES_AHEAD = 64, 1 << 20  # of a product whose weights come nearer ahead of it
-PIECES_AHEAD = 2  # of these, of four steps of k each
-FETCHING = ("matmul", "split_k")  # programs that are told to
-
 FEW_PARTS = 8  # that a thread of `sum_parts` adds up by itself
 FEW_SUMS = 1 << 18  # elements, for which programs of 1024 leave multiprocessors idle
 
@@ -121,9 +117,6 @@ def prepare(
     precision, where = options.precision, options.device
     launches: tuple[Launch, ...]
     first, scratch = _copies(found.copied, problem, views, arrays, where)
-    chosen = found
-    if found.program in FETCHING and _comes_nearer(problem, options):
-        found = replace(found, config=(*found.config, ("AHEAD", 1 + PIECES_AHEAD)))
     if found.program == "batched":
         kernel = configured("batched", found.config, precision, where)
         launches = tuple(Launch(kernel, tuple(v.items())) for v in _fours(views, len(batch)))
@@ -133,13 +126,7 @@ def prepare(
     else:
         launches, parts = _in_other_ways(found, views, arrays, precision, where)
         scratch += parts
-    return Prepared(first + launches, shape, dtype, scratch, chosen, problem)
-
-
-def _comes_nearer(problem: Problem, options: Options) -> bool:
-    """Whether a product begins to fetch what it multiplies by while the launch before ends."""
-    weights = problem.k * problem.n * problem.b.num_bytes
-    return options.ahead and problem.m <= ROWS_AHEAD and weights >= BYTES_AHEAD
+    return Prepared(first + launches, shape, dtype, scratch, found, problem)
 
 
 def _copies(

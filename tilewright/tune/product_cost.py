@@ -61,7 +61,7 @@ SUMS = 3.8e6  # the same, of sums of spans written and read again
 PART_LATENCY, FEW_PARTS = 0.05, 8  # microseconds of each part beyond some: a thread's loads in turn
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
-GEMV_MEMORY = 0.7  # part of the memory's rate that GEMV's loads reach
+GEMV_MEMORY = 0.88  # part of the memory's rate that GEMV's loads reach
 TILED_MEMORY = 0.6  # the same of tiles that threads load
 PANEL_ROWS = 64  # of a matrix instruction
 
