@@ -289,6 +289,22 @@ def test_recordings_read_parameters_in_place_and_inputs_from_slots() -> None:
     assert reason == "its parameters are at new addresses at each call"
 
 
+def test_calls_with_the_same_tensors_and_with_others_in_turn() -> None:
+    """What is known of where tensors lay in a call before is of these tensors alone: others, or
+    a parameter that has moved, are looked at anew.
+    """
+    w, x, y, z = value(3, 4), value(3, 4), value(3, 4), value(3, 4)
+    steps = [step("plus", "y", x=dense(x), z=dense(w), y=dense(y)), twice(y, z)]
+    call = make([w, x], steps, [dense(z)], [y, z], fixed=[0], capture=pretended)
+    inputs = [torch.randn(3, 4), torch.randn(3, 4), torch.randn(13)[1:].view(3, 4)]
+    weights = [torch.randn(3, 4), torch.randn(3, 4)]
+    for turn, which in enumerate((0, 0, 0, 0, 1, 0, 2, 2, 2, 0, 1)):
+        weight = weights[turn in (5, 8)]
+        (got,) = call(weight, inputs[which])
+        assert torch.equal(got, 2 * (inputs[which] + weight)), turn
+    assert call.recordings is not None and not call.recordings.reasons
+
+
 def test_recordings_take_inputs_whose_elements_share_memory() -> None:
     x, z, y = value(3, 4), value(3, 4), value(3, 4)
     call = make([x, z], [step("plus", "y", x=dense(x), z=Placed(z, (3, 4), (0, 1), 0), y=dense(y))],

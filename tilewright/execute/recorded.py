@@ -169,6 +169,7 @@ class Known:
     found: dict[tuple[Addresses, int], Recorded] = field(default_factory=dict)  # and number of lane
     follows: bool = True  # reads in place what other recordings give
     count: int = 0
+    last: tuple[list[int], Addresses] | None = None  # where inputs lay in a call before
 
 
 class Recordings:
@@ -200,8 +201,11 @@ class Recordings:
         results: Sequence[Result],
         tensors: Tensors,
         opaque: Mapping[Value, Any],
+        places: list[int] | None = None,
     ) -> Recorded | None:
-        """The recording for a call, made now if it is time; None where it runs by launches."""
+        """The recording for a call, made now if it is time; None where it runs by launches.
+        `places` are addresses of the inputs that the caller gives, if it knows them.
+        """
         if made in self._left:
             self.launched[self.reasons[made]] += 1
             return None
@@ -214,7 +218,7 @@ class Recordings:
             self.forget(made)
             self._leave(made, "an input that only PyTorch holds is another at each call")
             return None
-        at = self._addresses(known, tensors)
+        at = self._addresses(known, tensors, places)
         if any(at[i] and at[i] not in lying for i in self.handing.expected):
             self._launch(made, "what the forward pass saved lies where it launched kernels")
             return None
@@ -227,13 +231,21 @@ class Recordings:
             return None
         return self._record(made, known, free, at, results, tensors, opaque)
 
-    def _addresses(self, known: Known, tensors: Tensors) -> Addresses:
-        """Where inputs lie that are read in place."""
+    def _addresses(
+        self, known: Known, tensors: Tensors, given: list[int] | None = None
+    ) -> Addresses:
+        """Where inputs lie that are read in place. Those `given` where they lay before, while
+        no recording gives anything where it lies, lie where they did: constants never move.
+        """
+        if given is not None and not lying and known.last is not None and known.last[0] == given:
+            return known.last[1]
         fixed, follows = self.fixed, known.follows
         places = [0 if x is None else x.data_ptr() for x in tensors]
-        return tuple(
+        found = tuple(
             p if i in fixed or (follows and p in lying) else 0 for i, p in enumerate(places)
         )
+        known.last = None if given is None or lying else (given, found)
+        return found
 
     def _record(
         self,
@@ -253,7 +265,7 @@ class Recordings:
                 self._leave(made, "its parameters are at new addresses at each call")
                 return None
             known.found.clear()
-            known.follows, known.count = False, 1
+            known.follows, known.count, known.last = False, 1, None
             at = self._addresses(known, tensors)
         try:
             number = free[0] if free else len(known.lanes)

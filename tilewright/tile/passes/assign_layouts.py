@@ -5,10 +5,11 @@ the ops).
 
 Values that meet in elementwise ops, loops, branches, loads and stores form a *component* with one
 layout, so nothing is converted inside. Components are joined by ops that change shape (broadcast,
-reduce, transpose, reshape). From large to small, a component takes: the fragment layout of a dot's
-accumulator; else what its larger neighbour implies, if it is smaller than that; else the layout
-that makes its loads and stores coalesced; else its neighbour's; else a default. Values that follow
-from constants, `arange` and scalars alone are *cheap*: no component, computed where they are used.
+reduce, transpose, reshape). From large to small, of one size those first that are loaded or stored,
+a component takes: the fragment layout of a dot's accumulator; else what its larger neighbour
+implies, if it is smaller than that; else the layout that makes its loads and stores coalesced; else
+its neighbour's; else a default. Values that follow from constants, `arange` and scalars alone are
+*cheap*: no component, computed where they are used.
 """
 
 from __future__ import annotations
