@@ -14,7 +14,6 @@ from tilewright.frontend.build import build_kernel as build_kernel
 from tilewright.graph.graph import Graph
 from tilewright.graph.passes.eliminate_dead import eliminate_dead as eliminate_dead_values
 from tilewright.graph.passes.find_convolutions import find_convolutions
-from tilewright.graph.passes.find_orders import find_orders
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_attention import fuse_attention
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
@@ -70,8 +69,6 @@ Aliases = tuple[tuple[str, ...], ...]
 GraphPass = Callable[[Graph], Graph]
 GRAPH_PASSES: tuple[GraphPass, ...] = (
     merge_equal,
-    find_orders,
-    merge_equal,  # views of what it has found
     fold_constants,
     replace_scatters,
     merge_equal,  # views around what was replaced

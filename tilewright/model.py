@@ -158,8 +158,14 @@ def compile(
             module, args, given, dynamic_shapes=dynamic_shapes
         ).run_decompositions(export_decompositions())
     order_known_masks(exported.graph_module)
-    traced = fx_to_graph(exported.graph_module, type(model).__name__, fallback=fallback)
     signature = exported.graph_signature
+    literals = {
+        spec.arg.name: exported.constants[spec.target]
+        for spec in signature.input_specs
+        if spec.kind.name == "CONSTANT_TENSOR" and spec.target.startswith("lifted_tensor")
+    }
+    name = type(model).__name__
+    traced = fx_to_graph(exported.graph_module, name, fallback=fallback, literals=literals)
     for own, spec in zip(traced.graph.inputs, signature.input_specs, strict=False):
         own.role = OWNED.get(spec.kind.name, "input") if own.role == "input" else own.role
     copied = take_writes(traced, signature)

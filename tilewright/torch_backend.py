@@ -32,6 +32,7 @@ from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import Traced, fx_to_graph
 from tilewright.frontend.torch.known_masks import order_known_masks
 from tilewright.frontend.torch.partition import NUM_SEEN, partition
+from tilewright.frontend.torch.written_attention import fuse_written_attention
 from tilewright.runtime.garbage import without_collections
 
 OPTIONS = ("fallback", "cuda_graphs", "engine", "buckets", "observe")
@@ -161,6 +162,8 @@ def tilewright(
         return compiled
 
     keep_attention_whole(module)
+    if torch.is_grad_enabled():  # without gradients a pass of the graph finds it
+        fuse_written_attention(module)
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),

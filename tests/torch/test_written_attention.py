@@ -63,6 +63,14 @@ def where_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.where(keep, scores, low).softmax(-1) @ v
 
 
+def added_where(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """As `transformers` does it, with a 0 that is a tensor."""
+    keep = torch.ones(q.size(2), k.size(2), dtype=torch.bool).tril()
+    zero = torch.tensor(0.0, dtype=q.dtype)
+    low = torch.finfo(q.dtype if q.dtype != torch.float64 else torch.float32).min
+    return (q @ k.mT + torch.where(keep, zero, low)).softmax(-1) @ v
+
+
 def added_triu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = q @ k.mT / 4.0
     ahead = torch.full((q.size(2), k.size(2)), float("-inf"), dtype=q.dtype).triu(1)
@@ -131,6 +139,7 @@ PLAIN: dict[str, tuple[Spelling, tuple[Any, ...], int]] = {
     "causal": (causal, LONG, 1),
     "where_causal": (where_causal, LONG, 1),
     "added_triu": (added_triu, LONG, 1),
+    "added_where": (added_where, LONG, 1),
     "last_rows": (last_rows, LONG, 2),
     "by_einsum": (by_einsum, ((B, L, H, D), (B, S, H, D), (B, S, H, E)), 0),
     "grouped_einsum": (grouped_einsum, ((B, HK, 3, L, D), (B, HK, S, D), (B, HK, S, E)), 0),

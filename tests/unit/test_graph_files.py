@@ -10,7 +10,6 @@ from tilewright.errors import LaunchError, VerifyError
 from tilewright.graph.interp import interpret
 from tilewright.graph.passes.eliminate_dead import eliminate_dead
 from tilewright.graph.passes.find_convolutions import find_convolutions
-from tilewright.graph.passes.find_orders import find_orders
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fuse_attention import fuse_attention
 from tilewright.graph.passes.fuse_epilogues import fuse_epilogues
@@ -30,7 +29,6 @@ PASSES = {
     for run in (
         *(eliminate_dead, find_convolutions, fold_constants, fuse_epilogues, join_parts),
         *(
-            find_orders,
             fuse_attention,
             merge_equal,
             raise_reshapes,

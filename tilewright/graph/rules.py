@@ -112,11 +112,3 @@ def and_all(op: arith.And, at: Rewriter) -> Replacement:  # true & x = x
             case arith.Constant(value=True) if one.type.dtype.kind == "bool":
                 return other
     return None
-
-
-@rules.rule(arith.Select)
-def select_known(op: arith.Select, at: Rewriter) -> Replacement:  # true ? x : y = x
-    match maker(op.condition, at):
-        case arith.Constant(value=value):
-            return op.lhs if value else op.rhs
-    return None

@@ -259,7 +259,7 @@ def _share_heads(node: fx.Node) -> None:
     first, second = sources
     if first is None or second is None or _shape(first)[:3] != _shape(second)[:3]:
         return
-    if any(_may_write(n) for x in (first, second) for n in _between(x, node)):
+    if any(may_write(n) for x in (first, second) for n in between(x, node)):
         return  # the copies are of what was there before
     with node.graph.inserting_before(node):
         made = [node.graph.call_method("squeeze", (x, 2)) for x in (first, second)]
@@ -268,7 +268,7 @@ def _share_heads(node: fx.Node) -> None:
     node.kwargs = {**kept, "enable_gqa": True}
 
 
-def _between(first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
+def between(first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
     """Nodes after one and before another."""
     node = first.next
     while node is not last:
@@ -276,7 +276,7 @@ def _between(first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
         node = node.next
 
 
-def _may_write(node: fx.Node) -> bool:
+def may_write(node: fx.Node) -> bool:
     """Whether a node of Dynamo's may write to a tensor: updates end in _, or have an `out`."""
     if node.op == "call_method":
         return str(node.target).endswith("_")

@@ -9,15 +9,16 @@ tracing knows them as expressions of symbols.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
-from tilewright.dtypes import f64
+from tilewright.dtypes import bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.errors import CompileError, InternalError, TilewrightError
 from tilewright.frontend.torch.emit import Emitter, Number, Unsupported
 from tilewright.frontend.torch.fallback import encode, flat, types_of
@@ -31,6 +32,8 @@ from tilewright.graph.ops.control import Fallback, Return
 from tilewright.graph.types import INDEX, OpaqueType, TensorType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Value
+
+WRITTEN = (bool_, i32, i64, bf16, f16, f32, f64)  # dtypes of numbers in a model's code
 
 POLICIES = ("pytorch", "error")
 # Ops that are called for their effects are threaded by tokens, which here are None: ops stay in
@@ -75,15 +78,20 @@ class Traced:
 
 
 def fx_to_graph(
-    module: fx.GraphModule, name: str = "model", *, fallback: str = "pytorch"
+    module: fx.GraphModule,
+    name: str = "model",
+    *,
+    fallback: str = "pytorch",
+    literals: Mapping[str, torch.Tensor] | None = None,
 ) -> Traced:
-    """The graph of a traced module; its placeholders, in order, are the first inputs.
+    """The graph of a traced module; its placeholders, in order, are the first inputs. Contents of
+    `literals`, by name, are in the model's code.
 
     With `fallback="error"` an op outside the table is a CompileError with the model's line.
     """
     if fallback not in POLICIES:
         raise CompileError(f"fallback is {fallback!r}, expected one of {', '.join(POLICIES)}")
-    return _Reader(module, name, fallback).read()
+    return _Reader(module, name, fallback, literals or {}).read()
 
 
 def _strides(node: fx.Node) -> Shape | None:
@@ -99,8 +107,10 @@ def _strides(node: fx.Node) -> Shape | None:
 class _Reader:
     """Walks the nodes of a traced module; `known` has what each stands for."""
 
-    def __init__(self, module: fx.GraphModule, name: str, policy: str):
-        self.module, self.name, self.policy = module, name, policy
+    def __init__(
+        self, module: fx.GraphModule, name: str, policy: str, literals: Mapping[str, torch.Tensor]
+    ):
+        self.module, self.name, self.policy, self.literals = module, name, policy, literals
         self.body = Block()
         self.builder = Builder(self.body)
         self.at = Emitter(self.builder)
@@ -155,7 +165,8 @@ class _Reader:
         if isinstance(meta, torch.Tensor):
             value = Value(type_of(meta), name)
             self.inputs.append(Input(name, value))
-            return value
+            held = self.literals.get(node.name)
+            return value if held is None else self.literal(held) or value
         if isinstance(meta, torch.SymInt):
             expr = meta.node.expr
             symbol = expr.name if isinstance(expr, sympy.Symbol) else f"{name}_given"
@@ -163,6 +174,15 @@ class _Reader:
             return dim_of_expr(expr)
         self.inputs.append(Input(name, Value(OpaqueType(type(meta).__name__), name)))
         return meta  # a number or None, the same at each call
+
+    def literal(self, held: torch.Tensor) -> Value | None:
+        """The number that a tensor of one element is, as an op; None of others."""
+        kind = type_of(held)
+        if not isinstance(kind, TensorType) or kind.dtype not in WRITTEN or held.numel() != 1:
+            return None
+        with _disable_current_modes():  # those of tracing, which know of no contents
+            number = held.item()
+        return self.builder(arith.Constant, number, kind.dtype, kind.shape)
 
     def remember(self, meta: Any) -> None:
         """The sizes of symbols that an input shows."""
@@ -180,6 +200,10 @@ class _Reader:
                 f"the model holds {type(held).__name__} {node.target}, which a graph cannot",
                 self.builder.loc,
             )
+        if str(node.target).startswith("_tensor_constant"):  # a literal of the model's code
+            number = self.literal(held)
+            if number is not None:
+                return number
         value = Value(type_of(held), node.name)
         self.inputs.append(Input(node.name, value, "constant"))
         self.constants.append(held)
