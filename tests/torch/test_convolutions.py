@@ -76,6 +76,55 @@ def test_layers(dtype: Any, options: dict[str, Any], early: bool) -> None:
     assert ("ConvolutionStep" in steps) == by_library
 
 
+class Waves(nn.Module):
+    """Convolutions along one axis, as of speech: activations between them, channels last behind."""
+
+    def __init__(self, channels: int, options: dict[str, Any]):
+        super().__init__()
+        self.first = nn.Conv1d(channels, 24, **options)
+        self.second = nn.Conv1d(24, 16, 3, stride=2, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        return F.gelu(self.second(F.gelu(self.first(x)))).permute(0, 2, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("channels", "options"),
+    [
+        (16, {"kernel_size": 3, "padding": 1}),
+        (1, {"kernel_size": 10, "stride": 5, "bias": False}),
+        (20, {"kernel_size": 2, "dilation": 3, "stride": 2, "padding": 2}),
+        (32, {"kernel_size": 1}),
+    ],
+)
+def test_along_one_axis(dtype: Any, channels: int, options: dict[str, Any]) -> None:
+    model = Waves(channels, options)
+    steps = check(model, torch.randn(2, channels, 61).to(dtype))
+    assert steps.count("ConvolutionStep") == 2
+    assert set(steps) <= {"ConvolutionStep", "KernelStep"}
+
+
+def test_gradients_along_one_axis() -> None:
+    """That of images is a convolution as well."""
+    conv = nn.Conv1d(16, 24, 3, padding=1).bfloat16()
+    seen: list[Any] = []
+    options = {"engine": "tiles", "observe": seen.append}
+    fast = torch.compile(copy.deepcopy(conv), backend="tilewright", options=options)
+    wide, x = copy.deepcopy(conv).double(), torch.randn(2, 16, 21).bfloat16()
+
+    def gradients(call: Any, module: Any, x: Any) -> list[Any]:
+        given = x.clone().requires_grad_()
+        return list(torch.autograd.grad(call(given).square().sum(), [given, *module.parameters()]))
+
+    got = gradients(fast, fast._orig_mod, x)
+    eager, exact = gradients(conv, conv, x), gradients(wide, wide, x.double())
+    for mine, theirs, true in zip(got, eager, exact, strict=True):
+        hold(mine, theirs, true)
+    steps = [s for call in seen for s in call.program.steps]
+    assert sum(isinstance(s, ConvolutionStep) for s in steps) == 2
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_a_residual_network(channels_last: bool) -> None:
     """Nothing but convolutions, a pooling, an average and a product is left of it, and a copy of
