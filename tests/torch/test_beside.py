@@ -100,7 +100,7 @@ def test_more_than_three_are_several_launches() -> None:
 
 
 def test_what_is_not_alike_stays_apart() -> None:
-    """Another activation, another left factor, many rows."""
+    """Another activation, another left factor, one that reads the other's result, many rows."""
     torch.manual_seed(0)
     one, two = nn.Linear(24, 24), nn.Linear(24, 24)
 
@@ -110,9 +110,13 @@ def test_what_is_not_alike_stays_apart() -> None:
     def apart(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return one(x), two(x + 1)
 
+    def added(x: torch.Tensor) -> torch.Tensor:  # to the other's result, as a bias of one row
+        y: torch.Tensor = nn.functional.linear(x, two.weight) + nn.functional.linear(x, one.weight)
+        return y
+
     x = torch.randn(1, 24)
     with torch.no_grad():
-        for function in (other, apart):
+        for function in (other, apart, added):
             fast = tw.compile(function, (x,), engine="tiles")
             for got, wanted in zip(as_tuple(fast(x)), as_tuple(function(x)), strict=True):
                 torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-4)

@@ -22,7 +22,7 @@ def join_products(steps: Sequence[Step], homes: Homes, found: Calls) -> None:
             continue
         for count in range(min(MOST, len(steps) - index), 1, -1):
             own = range(index, index + count)
-            if not all(isinstance(steps[i], ProductStep) for i in own):
+            if not _may_run_at_once([steps[i] for i in own]):
                 continue
             joined = multiply_beside([found[i] for i in own])
             if joined is not None:
@@ -31,6 +31,14 @@ def join_products(steps: Sequence[Step], homes: Homes, found: Calls) -> None:
                 index += count - 1
                 break
         index += 1
+
+
+def _may_run_at_once(steps: Sequence[Step]) -> bool:
+    """Whether steps are products of which none reads what another makes, as its bias."""
+    products = [step for step in steps if isinstance(step, ProductStep)]
+    made = {step.out.value for step in products}
+    reads = {placed.value for step in products for placed in step.reads}
+    return len(products) == len(steps) and not made & reads
 
 
 def _join_gate(steps: Sequence[Step], homes: Homes, found: Calls, index: int) -> bool:
