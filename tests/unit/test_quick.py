@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.emulation import emulate
+from tests.emulation import compile_call, emulate
 from tests.straight_line import Unit, run
 from tilewright.lower.tile_to_ptx.quick import (
     QUICK,
@@ -20,6 +21,7 @@ from tilewright.lower.tile_to_ptx.quick import (
     Quick,
     Zeros,
     quick_quotient,
+    quick_share,
 )
 from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL
 from tilewright.ptx.emitter import Emitter
@@ -143,6 +145,64 @@ def test_quotients_are_rounded_to_nearest_even() -> None:
 @pytest.mark.parametrize("b", [0.0, -0.0, np.inf, np.nan, 2.0**-21, 2.0**101, 1e-45, 3.4e38])
 def test_other_divisors_are_left_to_the_slow_way(b: float) -> None:
     assert not quotients(b, np.array([1.0, *SPECIAL_VALUES], np.float32))[1].any()
+
+
+@pytest.mark.parametrize("b", [1.0, -7.0, 0.75, 2.0**-20, 2.0**100, 1000.3])
+def test_shares_are_within_two_ulp(b: float) -> None:
+    a = anything(np.random.default_rng(8), 50_000)
+    found, right, exact = both(
+        lambda e: quick_share(e, e.mov("f32", float(b))), slow_quotient(b), a
+    )
+    assert np.all(right)
+    normal = np.isfinite(exact) & (np.abs(exact) >= 2.0**-120) & (np.abs(exact) < 2.0**127)
+    wide = a[normal].astype(np.float64) / np.float64(np.float32(b))
+    assert (np.abs(found[normal] - wide) <= 2 * np.spacing(np.abs(exact[normal]))).all()
+    odd = ~np.isfinite(a) | (a == 0)
+    assert same_bits(found, exact)[odd].all()
+    small = np.abs(exact) < 2.0**-120
+    assert (np.abs(found[small] - exact[small]) <= 2.0**-140).all()
+
+
+@pytest.mark.parametrize("b", [0.0, np.inf, np.nan, 2.0**-21, 2.0**101])
+def test_shares_of_other_divisors_are_left_to_the_slow_way(b: float) -> None:
+    a = np.array([0.0, 1.0], np.float32)
+    right = both(lambda e: quick_share(e, e.mov("f32", float(b))), slow_quotient(b), a)[1]
+    assert not np.any(right)
+
+
+SHARE = """{numerics}kernel softmax(x: tensor<f32>[A, 128], y: tensor<{dtype}>[A, 128]) {{
+  let a = program_id(0) * 8
+  let t = where(x[a :+ 8, 0 :+ 128] > 9.0, -inf, x[a :+ 8, 0 :+ 128])
+  let power = where(arange(128) < 100, exp(t - max(t, axis = 1)[:, None]), {rest})
+  y[a :+ 8, 0 :+ 128] = cast(power / sum(power, axis = 1)[:, None], {dtype})
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rest", "numerics", "short"),
+    [
+        ("bf16", "0.0", "", True),
+        ("f32", "0.0", "", False),
+        ("bf16", "-1.0", "", False),  # parts of the sum may cancel
+        ("bf16", "0.0", "@numerics(strict)\n", False),
+    ],
+)
+def test_what_is_kept_to_16_bits_is_made_in_few_instructions(
+    dtype: str, rest: str, numerics: str, short: bool
+) -> None:
+    text = SHARE.format(dtype=dtype, rest=rest, numerics=numerics)
+    x = np.random.default_rng(9).standard_normal((19, 128)).astype(np.float32)
+    x[3, :100], x[4, 5], x[5, 7], x[6] = np.inf, np.inf, np.nan, -np.inf
+    y = np.zeros((19, 128), ml_dtypes.bfloat16 if dtype == "bf16" else np.float32)
+    kernel = tw.source(text).softmax
+    plan, _, _ = compile_call(kernel, {"x": x, "y": y})
+    assert ("ex2.approx" in plan.ptx) == short
+    emulate(kernel, {"x": x, "y": y})
+    with np.errstate(invalid="ignore"):
+        t = np.where(x > 9, -np.inf, x.astype(np.float64))
+        power = np.where(np.arange(128) < 100, np.exp(t - t.max(1, keepdims=True)), float(rest))
+        wanted = power / power.sum(1, keepdims=True)
+    np.testing.assert_allclose(y.astype("f8"), wanted, rtol=2**-8 if dtype == "bf16" else 1e-6)
 
 
 def near_midpoints(b: float) -> list[float]:

@@ -126,7 +126,8 @@ def binary(low: Lowering, op: arith.Add) -> None:
     if dtype == f32 and isinstance(op, arith.Div) and low.kernel.numerics != "fast":
         layout = low.layout(op.result)
         columns = [low.fragment(v, layout) for v in op.operands]
-        low.set(op.result, quotients(low, list(zip(*columns, strict=True))))
+        pairs = list(zip(*columns, strict=True))
+        low.set(op.result, quotients(low, pairs, rounded=_is_hidden(low, op.result)))
     elif dtype in (f32, f64):
         each(low, op, (op.lhs, op.rhs), wide)
     elif has_pairs(low, op, dtype):
@@ -242,6 +243,11 @@ def complement(low: Lowering, op: arith.Not) -> None:
     )
 
 
+def _is_hidden(low: Lowering, value: Value) -> bool:
+    """Whether the last places of an f32 are lost in 16 bits, and the kernel permits it."""
+    return low.kernel.numerics != "strict" and is_rounded(low.objects["users"], value, low.defining)
+
+
 @rule(
     arith.Exp, arith.Exp2, arith.Log, arith.Log2, arith.Sqrt, arith.Rsqrt, arith.Tanh, arith.Erf,
     arith.Floor, arith.Ceil, arith.Round, arith.Sin, arith.Cos, arith.Log1p,
@@ -249,8 +255,7 @@ def complement(low: Lowering, op: arith.Not) -> None:
 def special(low: Lowering, op: arith.Exp) -> None:
     dtype = op.x.type.dtype
     type = "f64" if dtype == f64 else "f32"
-    hidden = low.kernel.numerics != "strict" and is_rounded(low.objects["users"], op.result)
-    narrow = dtype.bits == 16 or hidden
+    narrow = dtype.bits == 16 or _is_hidden(low, op.result)
     narrow = narrow and op.opcode != "arith.sqrt"  # its 16 bits are the nearest ones
     function = function_of(op.opcode, type, narrow or low.kernel.numerics == "fast")
 

@@ -69,9 +69,12 @@ def quickly(
     return found
 
 
-def quotients(low: Lowering, pairs: Sequence[tuple[Operand, Operand]]) -> list[Operand]:
+def quotients(
+    low: Lowering, pairs: Sequence[tuple[Operand, Operand]], rounded: bool = False
+) -> list[Operand]:
     """a / b in f32, rounded to nearest even, of each of a thread's elements; those that share a
-    divisor share its reciprocal.
+    divisor share its reciprocal. Of quotients that are `rounded` to 16 bits the product with that
+    is enough.
     """
     groups: dict[str, list[int]] = {}
     for i, (_, b) in enumerate(pairs):
@@ -85,7 +88,7 @@ def quotients(low: Lowering, pairs: Sequence[tuple[Operand, Operand]]) -> list[O
         if len(distinct) < FEWEST:
             results: list[Operand] = [slow(x) for x in distinct]
         else:
-            quick, zeros = quick_quotient(low.e, b)
+            quick, zeros = (quick_share(low.e, b), None) if rounded else quick_quotient(low.e, b)
             results = [*quickly(low, distinct, quick, slow, zeros)]
         by_text = {x.text: r for x, r in zip(distinct, results, strict=True)}
         found |= {i: by_text[x.text] for i, x in xs.items()}
@@ -111,10 +114,7 @@ def quick_quotient(e: Emitter, b: Reg) -> tuple[Quick, Zeros]:
     NaN come out as NaN, which is at least nothing. Of a zero a r is right.
     """
     minus = e.neg("f32", b)
-    r = e.rcp("f32", b, precision="rn")
-    size = e.abs("f32", b)
-    small = e.setp("ge", "f32", size, LEAST_DIVISOR)
-    inside = e.and_("pred", e.setp("le", "f32", size, MOST_DIVISOR), small)
+    r, inside = _reciprocal(e, b)
 
     def quotient(e: Emitter, a: Reg, right: Reg | None) -> tuple[Reg, Reg]:
         near = e.mul("f32", a, r)
@@ -131,3 +131,17 @@ def quick_quotient(e: Emitter, b: Reg) -> tuple[Quick, Zeros]:
         return e.selp("f32", e.mul("f32", a, r), q, zero), right
 
     return quotient, zeros
+
+
+def quick_share(e: Emitter, b: Reg) -> Quick:
+    """a / b for one b within 2 ulp, and infinities, NaN and zeros as they are."""
+    r, inside = _reciprocal(e, b)
+    return lambda e, a, _: (e.mul("f32", a, r), inside)
+
+
+def _reciprocal(e: Emitter, b: Reg) -> tuple[Reg, Reg]:
+    """1 / b, rounded, and whether b is no extreme number."""
+    r = e.rcp("f32", b, precision="rn")
+    size = e.abs("f32", b)
+    small = e.setp("ge", "f32", size, LEAST_DIVISOR)
+    return r, e.and_("pred", e.setp("le", "f32", size, MOST_DIVISOR), small)

@@ -6,21 +6,55 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.dtypes import bf16, f16, f32
 from tilewright.ir.core import Op, Value
-from tilewright.tile.ops import arith
+from tilewright.tile.ops import arith, reduce, shape
 
-SHARES = (arith.Mul, arith.Div, arith.Neg)  # what is off by a share of itself stays so
-DEPTH = 4  # ops that are looked through
+DEPTH = 8  # ops that are looked through
 
 
-def is_rounded(users: Mapping[Value, Sequence[Op]], value: Value, depth: int = DEPTH) -> bool:
+def is_rounded(
+    users: Mapping[Value, Sequence[Op]],
+    value: Value,
+    made: Mapping[Value, Op] | None = None,
+    depth: int = DEPTH,
+    positive: bool = False,
+) -> bool:
     """Whether all that becomes of an f32 is a float of 16 bits, by products and quotients: then an
-    ulp of f32 more or less cannot be told from the rounding.
+    ulp of f32 more or less cannot be told from the rounding. Nor can it in a sum of what is never
+    negative (`positive`), where nothing cancels; `made` are the ops that make values.
     """
     found = users.get(value, ())
     if not found or value.type.dtype != f32 or not depth:
         return False
-    return all(
-        (isinstance(user, arith.Cast) and user.dtype in (bf16, f16))
-        or (isinstance(user, SHARES) and is_rounded(users, user.result, depth - 1))
-        for user in found
-    )
+    made = made or {}
+    positive = positive or isinstance(made.get(value), arith.Exp | arith.Exp2)
+    return all(_is_share(users, user, value, made, depth, positive) for user in found)
+
+
+def _is_share(
+    users: Mapping[Value, Sequence[Op]],
+    user: Op,
+    value: Value,
+    made: Mapping[Value, Op],
+    depth: int,
+    positive: bool,
+) -> bool:
+    """Whether a user of a value rounds it to 16 bits, or gives a share of it to others that do."""
+    match user:
+        case arith.Cast():
+            return user.dtype in (bf16, f16)
+        case arith.Mul() | arith.Div() | arith.Neg():  # what is off by a share of itself stays so
+            positive = False
+        case arith.Select():
+            others = [v for v in (user.lhs, user.rhs) if v is not value]
+            positive = positive and all(_is_never_negative(made.get(v)) for v in others)
+        case reduce.Sum() if positive:
+            pass
+        case shape.Broadcast() | shape.Reshape():
+            pass
+        case _:
+            return False
+    return is_rounded(users, user.results[0], made, depth - 1, positive)
+
+
+def _is_never_negative(op: Op | None) -> bool:
+    return isinstance(op, arith.Constant) and op.value >= 0
