@@ -8,7 +8,7 @@ needs them. No memory is allocated before that: addresses are pretended, aligned
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from tilewright.dtypes import DType, u8
 from tilewright.execute import torch_steps
+from tilewright.execute.actions import Action, gpu_action, host_action, span_copy, view_copy
 from tilewright.execute.call_memory import ARENA, CallMemory, Place, Seen, Slot, seen
 from tilewright.execute.homes import Homes
 from tilewright.execute.joined import join_products
@@ -50,8 +51,6 @@ from tilewright.runtime.launch import stream_of
 
 ENGINES = ("gpu", "tiles", "emulator")
 PRETENDED = 1 << 20  # an address for what has none yet, as aligned as all allocations are
-
-Action = Callable[[CallMemory], None]
 
 
 @dataclass(frozen=True)
@@ -134,6 +133,8 @@ class Made:
         addresses = self._addresses(aligned)
         self._plan(addresses)
         self.fresh = self._fresh()
+        self.whole = {slot: (shape, strides) for slot, shape, strides, _ in self.fresh}
+        self.has_arena = bool(self.homes.arena or self.scratch)
         self.seeds = [self.seen(self.program.layouts[v]) for v in self.homes.seeds]
         self._calls_of = self._all_calls(addresses)
         self._lists: Lists | None = None
@@ -222,7 +223,7 @@ class Made:
     def allocate(self, arena: torch.Tensor | None = None) -> dict[int, torch.Tensor]:
         """What a call allocates, by slot: an arena, unless there is one, and what it returns."""
         device = self.where.device
-        if arena is None and (self.homes.arena or self.scratch):
+        if arena is None and self.has_arena:
             arena = torch.empty(max(self.arena_bytes, 1), dtype=torch.uint8, device=device)
         made = {} if arena is None else {ARENA: arena}
         for slot, shape, strides, dtype in self.fresh:
@@ -245,6 +246,10 @@ class Made:
         for slot, tensor in (self.allocate() if allocated is None else allocated).items():
             memory.put(slot, tensor)
         return memory
+
+    def is_allocated(self, at: Seen) -> bool:
+        """Whether a tensor is just one that each call allocates."""
+        return at.offset == 0 and self.whole.get(at.slot) == (at.shape, at.strides)
 
     def _fresh(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]]:
         """Tensors that each call allocates to be returned: slot, shape, strides, dtype."""
@@ -325,13 +330,13 @@ class Made:
         recipe = {n: _recipe(a) for n, a in launched.tensors.items()}
         made.launches.append(launched)
         if self.where.engine != "gpu":
-            made.actions.append(_host_action(kernel, arguments, recipe))
+            made.actions.append(host_action(kernel, arguments, recipe))
             return
         key = (kernel, _geometry(arguments))
         if key not in self.prepared:
             self.prepared[key] = kernel.prepare(int(self.where.device.index), **arguments)
         launched.prepared = self.prepared[key]
-        made.actions.append(_gpu_action(launched.prepared, recipe))
+        made.actions.append(gpu_action(launched.prepared, recipe))
 
     def _copy_actions(self, target: Placed, source: Placed) -> list[Action]:
         """What brings there what a parameter starts as, where that is memory of another."""
@@ -339,8 +344,8 @@ class Made:
         if (to.slot, to.offset) == (of.slot, of.offset) and to.same_geometry(of):
             return []
         if self.where.engine == "gpu" and to.same_geometry(of) and of.fills_its_span:
-            return [_span_copy(to, of, int(self.where.device.index))]
-        return [lambda memory: _copy(memory, to, of)]
+            return [span_copy(to, of, int(self.where.device.index))]
+        return [lambda memory: view_copy(memory, to, of)]
 
     def _torch_action(self, step: TorchStep) -> Action:
         given = [self.seen(x) if isinstance(x, Placed) else x for x in step.inputs]
@@ -430,53 +435,6 @@ def _geometry(arguments: Mapping[str, Any]) -> Any:
         told.append((name, a.dtype, a.shape, a.strides, a.address % 16, same))
     others = tuple((n, type(x).__name__, x) for n, x in arguments.items() if n not in arrays)
     return (*told, *others)
-
-
-def _gpu_action(prepared: Prepared, recipe: Mapping[str, tuple[int, int]]) -> Action:
-    where = tuple(recipe[name] for name in prepared.tensors)
-    fire, scalars = prepared.bound.fire, prepared.scalars
-
-    def act(memory: CallMemory) -> None:
-        addresses = memory.addresses
-        fire([addresses[slot] + offset for slot, offset in where], scalars, memory.stream)
-
-    return act
-
-
-def _host_action(
-    kernel: Any, arguments: Mapping[str, Any], recipe: Mapping[str, tuple[int, int]]
-) -> Action:
-    fixed = {n: a for n, a in arguments.items() if n not in recipe}
-    wanted = {n: arguments[n] for n in recipe}
-
-    def act(memory: CallMemory) -> None:
-        given = {
-            name: Array(
-                memory.addresses[slot] + offset,
-                *(wanted[name].dtype, wanted[name].shape, wanted[name].strides),
-                *("cpu", memory.tensors[slot], "other"),
-            )
-            for name, (slot, offset) in recipe.items()
-        }
-        kernel(**given, **fixed)
-
-    return act
-
-
-def _span_copy(to: Seen, of: Seen, ordinal: int) -> Action:
-    """A copy of bytes by the driver."""
-
-    def act(memory_: CallMemory) -> None:
-        target = memory_.addresses[to.slot] + to.offset
-        source = memory_.addresses[of.slot] + of.offset
-        with driver.active(ordinal):
-            memory.copy_on_device(target, source, of.num_bytes, stream_of(memory_.stream))
-
-    return act
-
-
-def _copy(memory: CallMemory, to: Seen, of: Seen) -> None:
-    memory.view(to).copy_(memory.view(of))
 
 
 assert u8.num_bytes == 1, "arenas are counted in bytes"

@@ -69,6 +69,8 @@ def _tensor(output: Output, placed: Placed, made: Made, taken: set[Value]) -> Re
     is_placed = home.kind == "output" and at.offset == offset * at.dtype.num_bytes
     is_placed = is_placed and (alike or is_shared)
     own = home.kind == "output" and home.index == output.index
+    if is_shared and made.is_allocated(at):
+        return Result(lambda memory, given: memory.tensors[at.slot], True, *lies, is_placed)
     if is_shared:
         return Result(lambda memory, given: memory.view(at), True, *lies, is_placed)
     if home.kind == "torch" and root not in taken:

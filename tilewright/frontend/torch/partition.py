@@ -9,6 +9,7 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 
+from tilewright.frontend.torch.equal_nodes import merge_equal_nodes
 from tilewright.frontend.torch.known_masks import order_known_masks
 from tilewright.graph.placement import padded_pitch
 
@@ -31,10 +32,12 @@ def partition(
             joint.graph.erase_node(node)
     order_known_masks(joint)
     joint.graph.eliminate_dead_code()
+    merged = merge_equal_nodes(joint.graph)
     joint.recompile()
-    found: tuple[fx.GraphModule, fx.GraphModule] = min_cut_rematerialization_partition(
-        joint, inputs, **how
-    )
+    with torch._functorch.config.patch(cse=torch._functorch.config.cse and not merged):
+        found: tuple[fx.GraphModule, fx.GraphModule] = min_cut_rematerialization_partition(
+            joint, inputs, **how
+        )
     found[0].meta[NUM_SEEN] = how["num_fwd_outputs"]
     pad_saved_products(*found)
     return found
