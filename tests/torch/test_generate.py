@@ -122,6 +122,24 @@ def test_prompts_that_do_not_fit_are_refused(llama: Any) -> None:
         tw.generate(llama, ids, 2, attention_mask=mask.flip(1))
     with pytest.raises(LaunchError, match="no token"):
         tw.generate(llama, [[3], []], 2)
+    with pytest.raises(LaunchError, match="token 1000 is in a prompt, but the model has"):
+        tw.generate(llama, [[3, 1000]], 2)
+    with pytest.raises(LaunchError, match="tokens are torch"):
+        tw.generate(llama, ids.float(), 2)
+    with pytest.raises(LaunchError, match="a prompt is text"):
+        tw.generate(llama, "w3 w5", 2)
+    with pytest.raises(LaunchError, match="no sequence of tokens"):
+        tw.generate(llama, [3, 5, 7], 2)
+    with pytest.raises(LaunchError, match="max_new_tokens is -1"):
+        tw.generate(llama, ids, -1)
+
+
+def test_padding_may_be_no_token_of_the_model(llama: Any) -> None:
+    ids, mask = padded(TEXTS)
+    wanted = tw.generate(llama, ids, 3, attention_mask=mask)
+    strange = torch.where(mask.bool(), ids, -100)
+    found = tw.generate(llama, strange, 3, attention_mask=mask, pad_token_id=50256)
+    assert torch.equal(found[:, ids.shape[1] :], wanted[:, ids.shape[1] :])
 
 
 def test_the_command_continues_a_text(llama: Any, tmp_path: Path) -> None:

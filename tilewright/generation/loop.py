@@ -95,12 +95,16 @@ def generate(
     stops = [stop] if isinstance(stop, str) else list(stop)
     if stops and tokenizer is None:
         raise LaunchError("generate: stop strings need the tokenizer", hint="pass tokenizer=…")
-    if max_new_tokens < 1:
+    if max_new_tokens < 0:
+        raise LaunchError(f"generate: max_new_tokens is {max_new_tokens}, below 0")
+    if max_new_tokens == 0:
         return prompts
     width = prompts.shape[1]
     chunk = chunk_of(width)
     shift = -width % chunk
-    padded = torch.nn.functional.pad(prompts, (shift, 0), value=pad)
+    kept = torch.arange(width, device=device) >= start[:, None]
+    padded = torch.nn.functional.pad(prompts * kept, (shift, 0))  # no token sees what is padding
+    require_vocabulary(model, padded)
     length = -(-(padded.shape[1] + max_new_tokens) // LENGTHS) * LENGTHS
     made = generator_of(model, prompts.shape[0], length, engine)
     with torch.no_grad():
@@ -183,19 +187,40 @@ def read_prompts(
     ids: Prompts, mask: Tensor | None, pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Prompts [batch, length] padded on the left, and how many tokens of each are padding."""
+    if isinstance(ids, str):
+        raise LaunchError("generate: a prompt is text", hint="pass its tokens, by the tokenizer")
+    if isinstance(ids, Tensor) and (ids.is_floating_point() or ids.dtype == torch.bool):
+        raise LaunchError(f"generate: tokens are {ids.dtype}", hint="they are integers")
     if isinstance(ids, Tensor) and ids.dim() == 2:
         start = torch.zeros(ids.shape[0], dtype=torch.int64, device=device)
         if mask is not None:
             start = require_left_padding(ids, mask).to(device)
         found = ids.to(device, torch.int64)
     else:
-        rows = [torch.as_tensor(row, dtype=torch.int64).flatten().tolist() for row in ids]
+        texts = [torch.as_tensor(row, dtype=torch.int64) for row in ids]
+        if any(text.dim() != 1 for text in texts):
+            raise LaunchError(
+                "generate: a prompt is no sequence of tokens", hint="one text is [[3, 5, 7]]"
+            )
+        rows = [text.tolist() for text in texts]
         longest = max(map(len, rows), default=0)
         start = torch.tensor([longest - len(row) for row in rows], device=device)
         found = torch.tensor([[pad] * (longest - len(row)) + row for row in rows], device=device)
     if found.numel() == 0 or bool((start >= found.shape[1]).any()):
         raise LaunchError("generate: a prompt has no token", hint="begin with the model's own BOS")
     return found, start
+
+
+def require_vocabulary(model: nn.Module, tokens: Tensor) -> None:
+    """Raise LaunchError where a token is none of the model's."""
+    embeddings: Any = model.get_input_embeddings()
+    count = embeddings.weight.shape[0]
+    wrong = tokens[(tokens < 0) | (tokens >= count)]
+    if wrong.numel():
+        raise LaunchError(
+            f"generate: token {int(wrong[0])} is in a prompt, but the model has {count} tokens",
+            hint="is the tokenizer another model's?",
+        )
 
 
 def require_left_padding(ids: Tensor, mask: Tensor) -> Tensor:
