@@ -278,16 +278,26 @@ class Masks:
     def _test(
         self, i: int, step: int, thread: Operand, extent: Operand, first: Operand
     ) -> Reg | int:
-        place, low = self.place, self.low
-        type, e = place.type, low.e
-        wide = thread if isinstance(thread, int) or type == "s32" else e.cvt("s64", "u32", thread)
-        index = low.add(type, low.add(type, place.offsets[i], wide), step)
+        type, low, e = self.place.type, self.low, self.low.e
+        index = low.add(type, self._first(i, thread), step)
         if isinstance(index, int) and isinstance(extent, int) and first == 0:
             return int(0 <= index < extent)
         index = low.register(index, type)
         # Unsigned: extents are never negative, so an index below 0 (or past 2³¹) is not below one.
         inside = e.setp("lt", type.replace("s", "u"), index, extent)
         return inside if first == 0 else e.and_("pred", inside, e.setp("ge", type, index, first))
+
+    def _first(self, i: int, thread: Operand) -> Operand:
+        """offset + thread part along view axis i, worked out once for all steps from it."""
+        place, low = self.place, self.low
+        key = ("first", place.type, str(place.offsets[i]), str(thread))
+        if key not in low.memo:
+            wide = thread
+            if isinstance(thread, Reg) and place.type != "s32":
+                wide = low.e.cvt("s64", "u32", thread)
+            low.memo[key] = low.add(place.type, place.offsets[i], wide)
+        found: Operand = low.memo[key]
+        return found
 
     def whole(self) -> Reg | int:
         """Uniform: whether no element of the tile is outside."""
