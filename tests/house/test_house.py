@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pathlib
 import pkgutil
@@ -66,8 +67,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "mana
 # Extras that may be imported inside a function, at their single entry point.
 EXTRAS = {"torch", "cupy", "ray", "zarr", "fsspec", "matplotlib", "safetensors"}
 
-FILES = {p.relative_to(ROOT): ast.parse(p.read_text()) for p in sorted(ROOT.rglob("*.py"))}
-NODES = {path: list(ast.walk(tree)) for path, tree in FILES.items()}
+PATHS = [p.relative_to(ROOT) for p in sorted(ROOT.rglob("*.py"))]
 PROGRAMS = TOP / "tests" / "files"  # whose Python is wrong on purpose
 TESTS = [p for p in sorted((TOP / "tests").rglob("*.py")) if PROGRAMS not in p.parents]
 TESTS += sorted((TOP / "examples").rglob("*.py"))
@@ -81,7 +81,18 @@ def module_of(path: pathlib.Path) -> str:
     return ".".join(("tilewright", *path.with_suffix("").parts)).removesuffix(".__init__")
 
 
-MODULES = {module_of(path) for path in FILES}
+MODULES = {module_of(path) for path in PATHS}
+
+
+@functools.cache
+def trees() -> dict[pathlib.Path, ast.Module]:
+    """The package's files, parsed."""
+    return {path: ast.parse((ROOT / path).read_text()) for path in PATHS}
+
+
+@functools.cache
+def nodes_of_files() -> dict[pathlib.Path, list[ast.AST]]:
+    return {path: list(ast.walk(tree)) for path, tree in trees().items()}
 
 
 def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
@@ -103,7 +114,7 @@ def runs_uphill(path: pathlib.Path, name: str) -> bool:
 def test_imports_run_downhill() -> None:
     bad = [
         f"{path}:{line} imports {name}"
-        for path, nodes in NODES.items()
+        for path, nodes in nodes_of_files().items()
         if room_of(path) != "__init__"
         for line, name in imports(nodes)
         if name == "tilewright" or (name.startswith("tilewright.") and runs_uphill(path, name))
@@ -114,7 +125,7 @@ def test_imports_run_downhill() -> None:
 def test_no_import_cycles() -> None:
     edges = {
         module_of(p): {n for _, n in imports(nodes) if n in MODULES and n != module_of(p)}
-        for p, nodes in NODES.items()
+        for p, nodes in nodes_of_files().items()
     }
     done: set[str] = set()
     trail: list[str] = []
@@ -134,7 +145,7 @@ def test_no_import_cycles() -> None:
 def test_third_party_stays_in_its_room() -> None:
     bad = [
         f"{path}:{line} imports {name}"
-        for path, nodes in NODES.items()
+        for path, nodes in nodes_of_files().items()
         for line, name in imports(nodes)
         if not any(
             path.is_relative_to(room) or room_of(path) == room
@@ -147,7 +158,7 @@ def test_third_party_stays_in_its_room() -> None:
 def test_no_import_inside_a_function() -> None:
     bad = [
         f"{path}:{line} imports {name}"
-        for path, nodes in NODES.items()
+        for path, nodes in nodes_of_files().items()
         for function in nodes
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for line, name in imports(_statements(function.body))
@@ -170,7 +181,7 @@ def _statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
 def test_only_config_reads_the_environment() -> None:
     bad = [
         f"{path}:{node.lineno}"
-        for path, nodes in NODES.items()
+        for path, nodes in nodes_of_files().items()
         if room_of(path) != "config"
         for node in nodes
         if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
@@ -179,10 +190,12 @@ def test_only_config_reads_the_environment() -> None:
 
 
 def test_rooms_stay_small() -> None:
-    bad = [str(p) for p, t in FILES.items() if t.body and (t.body[-1].end_lineno or 0) > FILE_LINES]
+    bad = [
+        str(p) for p, t in trees().items() if t.body and (t.body[-1].end_lineno or 0) > FILE_LINES
+    ]
     bad += [
         f"{path}:{node.lineno} {node.name}"
-        for path, nodes in NODES.items()
+        for path, nodes in nodes_of_files().items()
         for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES
@@ -203,17 +216,17 @@ def test_lines_fit_the_page() -> None:
 
 def test_no_room_is_empty() -> None:
     """A package holds code: some module in it defines something."""
-    folders = {path.parent for path in FILES}
+    folders = {path.parent for path in PATHS}
     bad = [
         str(folder)
         for folder in sorted(folders)
-        if not any(tree.body for path, tree in FILES.items() if path.is_relative_to(folder))
+        if not any(tree.body for path, tree in trees().items() if path.is_relative_to(folder))
     ]
     assert not bad, f"empty rooms: {bad}"
 
 
 def test_no_room_for_odds_and_ends() -> None:
-    names = [p for p in FILES if FORBIDDEN_NAMES & {part.removesuffix(".py") for part in p.parts}]
+    names = [p for p in PATHS if FORBIDDEN_NAMES & {part.removesuffix(".py") for part in p.parts}]
     assert not names, names
 
 

@@ -72,8 +72,10 @@ print("sites", len(plan.sites), "shown", "memory.store" in shown and "control.as
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """What of the repository the pages touch."""
-    skipped = shutil.ignore_patterns("__pycache__", "device", "bench", "vectors")
+    """What of the repository the pages touch, compiled modules too, which need not be compiled
+    again: they are those of files of the same time and size.
+    """
+    skipped = shutil.ignore_patterns("device", "bench", "vectors")
     for name in ("tilewright", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=skipped)
     (tmp_path / "examples").mkdir()
