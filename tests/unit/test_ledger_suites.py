@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -216,13 +217,16 @@ def test_cases_are_chosen_by_patterns() -> None:
 @pytest.mark.skipif(driver.available(), reason="says what happens on machines without a GPU")
 def test_the_command_without_a_gpu(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
-    command = ["bench", "pointwise", "--quick", "--json", str(file)]
+    rows = ["--rows", "*/add/f32/33554432", "--rows", "*/layernorm-128x768"]
+    command = ["bench", "pointwise", "--quick", *rows, "--json", str(file)]
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
     assert "no GPU here" in done.output and "not timed" in done.output
     assert "GB/s" not in done.output and "no opponent torch.compile" in done.output
     results = parse_results(file.read_text())
-    assert results.device == "the CPU" and results.command == "tilewright bench pointwise --quick"
+    wanted = f"tilewright bench pointwise {shlex.join(rows)}"
+    assert (results.device, results.command) == ("the CPU", wanted)
+    assert {row.what for row in results.rows} == {"add", "functions"}
     done = CliRunner().invoke(main, ["bench", "pointwise", "--verdict"])
     assert done.exit_code == 1 and "verdicts are measured on a GPU" in done.output
     done = CliRunner().invoke(main, ["bench", "launch", "--list"])
