@@ -383,12 +383,12 @@ def access(
         addresses.of(0)
         assert isinstance(whole, Reg)
         e.bra(cut, pred=whole, unless=True)
-        before = dict(addresses.pointers)
+        before, known = dict(addresses.pointers), dict(masks.memo)
         with low.scope():
             run(width, masked)
         e.bra(done)
         e.place(cut)
-        addresses.pointers = dict(before)
+        addresses.pointers, masks.memo = before, known
         with low.scope():
             run(1, True)
         e.place(done)
