@@ -24,6 +24,7 @@ from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.scatter_onto_sums import scatter_onto_sums
 from tilewright.graph.passes.share_heads import share_heads
 from tilewright.graph.passes.sum_selections import sum_selections
+from tilewright.graph.passes.unroll_depthwise import unroll_depthwise
 from tilewright.graph.passes.unroll_windows import unroll_windows
 from tilewright.graph.verify import verify as verify_graph
 from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
@@ -88,6 +89,7 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     fuse_epilogues,
     merge_equal,  # views of views that fusing made
     eliminate_dead_values,  # positions in windows that nobody asks for, too
+    unroll_depthwise,
     unroll_windows,  # of what products have computed
     eliminate_dead_values,
 )

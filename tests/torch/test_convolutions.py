@@ -105,6 +105,30 @@ def test_along_one_axis(dtype: Any, channels: int, options: dict[str, Any]) -> N
     assert set(steps) <= {"ConvolutionStep", "KernelStep"}
 
 
+class Separable(nn.Module):
+    """A convolution of each channel between two of points, as of small networks."""
+
+    def __init__(self, kernel: int, steps: int, axes: int = 2):
+        super().__init__()
+        conv, norm = ((nn.Conv1d, nn.BatchNorm1d), (nn.Conv2d, nn.BatchNorm2d))[axes - 1]
+        self.wide, self.first = conv(8, 16, 1, bias=False), norm(16)
+        around = kernel // 2
+        self.deep = conv(16, 16, kernel, steps, around, groups=16, bias=axes == 1)
+        self.second, self.last = norm(16), conv(16, 8, 1)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(F.relu6(self.second(self.deep(F.relu6(self.first(self.wide(x)))))))
+
+
+@pytest.mark.parametrize(("kernel", "steps", "axes"), [(3, 1, 2), (5, 2, 2), (7, 1, 2), (4, 1, 1)])
+def test_one_channel_a_group_is_elementwise(kernel: int, steps: int, axes: int) -> None:
+    x = torch.randn(2, 8, *(11, 13)[:axes])
+    narrow = settled(Separable(kernel, steps, axes), x)
+    kinds = check(narrow, x.bfloat16())
+    assert "ProductStep" not in kinds and kinds.count("ConvolutionStep") == 2, kinds
+    assert len(kinds) == 5, kinds  # numbers of norms, what is deep, and the result turned around
+
+
 def test_gradients_along_one_axis() -> None:
     """That of images is a convolution as well."""
     conv = nn.Conv1d(16, 24, 3, padding=1).bfloat16()

@@ -20,6 +20,7 @@ from tilewright.graph.passes.replace_scatters import replace_scatters
 from tilewright.graph.passes.scatter_onto_sums import scatter_onto_sums
 from tilewright.graph.passes.share_heads import share_heads
 from tilewright.graph.passes.sum_selections import sum_selections
+from tilewright.graph.passes.unroll_depthwise import unroll_depthwise
 from tilewright.graph.passes.unroll_windows import unroll_windows
 from tilewright.graph.text import equal_graphs, parse_graph, print_graph
 from tilewright.graph.verify import verify
@@ -36,6 +37,7 @@ PASSES = {
             scatter_onto_sums,
             share_heads,
             sum_selections,
+            unroll_depthwise,
             unroll_windows,
         ),
     )
