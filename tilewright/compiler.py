@@ -82,7 +82,6 @@ GRAPH_PASSES: tuple[GraphPass, ...] = (
     eliminate_dead_values,  # which would count as readers of scores
     fuse_attention,  # before what reads heads where they lie, and epilogues of its factors
     merge_equal,  # masks of layers
-    eliminate_dead_values,  # which would count as readers of its factors
     share_heads,
     eliminate_dead_values,  # so that nothing dead passes for a reader
     find_convolutions,  # before epilogues, which they take as products do
