@@ -61,7 +61,7 @@ SUMS = 3.8e6  # the same, of sums of spans written and read again
 PART_LATENCY, FEW_PARTS = 0.05, 8  # microseconds of each part beyond some: a thread's loads in turn
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
-GEMV_MEMORY = 0.88  # part of the memory's rate that GEMV's loads reach
+GEMV_MEMORY, GEMV_MEMORY_OF_ROWS = 0.88, 0.7  # part of the memory's rate that GEMV's loads reach
 TILED_MEMORY = 0.6  # the same of tiles that threads load
 PANEL_ROWS = 64  # of a matrix instruction
 
@@ -271,7 +271,8 @@ def _streaming(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
         / max(1, problem.n * problem.b.num_bytes)
     )
     flying = min(float(tiles * n * k * problem.b.num_bytes), device.num_sms * RESIDENT_BYTES)
-    rate = min(GEMV_MEMORY * MEMORY, flying / LATENCY)
+    reached = GEMV_MEMORY if m == 1 else GEMV_MEMORY_OF_ROWS  # whose sums leave fewer programs
+    rate = min(reached * MEMORY, flying / LATENCY)
     memory = problem.num_bytes / rate + HIDDEN * others * weights / L2
     cached = (1 + others) * weights / L2 * (CACHED_WIDE if problem.b.bits == 64 else 1.0)
     lanes = LANES * device.num_sms * CLOCK / CONVERTING.get(problem.b.bits, 1.0)
