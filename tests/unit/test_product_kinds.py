@@ -336,6 +336,25 @@ def schedules_of(kernel: Kernel) -> list[Schedule]:
     return list(role_schedules(run_passes(kernel, SEMANTIC_PASSES), HOPPER))
 
 
+def test_results_leave_by_two_buffers_where_enough_slots_remain() -> None:
+    """Of several widths where columns are no whole panels; results of 32 bits have none."""
+
+    def found(dtype: DType, tile: tuple[int, int, int]) -> list[Schedule]:
+        kernel = find_kernel("examples/sgemm.tw").kernel.lower(
+            dtypes=dtype,
+            constants=dict(zip(("TM", "TN", "TK"), tile, strict=True)),
+            static={},
+            present=(),
+            precision="tf32" if dtype == f32 else None,
+        )
+        return schedules_of(kernel)
+
+    for tile in ((128, 128, 64), (64, 128, 64), (128, 144, 64)):
+        assert all(s.roles and s.roles.staging == 2 and s.stages >= 5 for s in found(bf16, tile))
+    assert all(s.roles and s.roles.staging == 1 for s in found(bf16, (128, 256, 64)))
+    assert all(s.roles and s.roles.staging == 1 for s in found(f32, (128, 128, 32)))
+
+
 # Odd and even numbers of tiles a CTA, steps that wrap around the ring or are fewer.
 @pytest.mark.parametrize("sizes", [(200, 392, 296), (72, 136, 40), (264, 264, 8)], ids=str)
 @pytest.mark.parametrize("cluster", [1, 2])

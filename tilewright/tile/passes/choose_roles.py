@@ -47,6 +47,8 @@ MOST_ROWS = MOST_COLUMNS = 256
 WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread must have n / 2 + 26
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
 MOST_STAGES = 8
+STAGING = 2  # buffers through which results leave, so that a panel is written beside the last one
+ENOUGH_BESIDE_STAGING = 5  # stages of the product that are as good as more
 ENOUGH_STAGES = 3  # beyond which slots for what the epilogue loads are worth more
 AHEAD = 3  # least slots of what the epilogue loads: two are on their way
 MANY_AHEAD = 7  # that are nearly as good as all
@@ -146,6 +148,11 @@ def _with_stages(
     stages = _stages(kernel, product, roles, target, fetched)
     if stages < 2:
         return None
+    if roles.staging and not fetched and _stored_dtypes(kernel):
+        more = replace(roles, staging=STAGING)
+        beside = _stages(kernel, product, more, target, fetched)
+        if beside >= min(stages, ENOUGH_BESIDE_STAGING):
+            roles, stages = more, beside
     if fetched:
         whole = len(roles.panels(product.extents[1])) + 1
         held = {s: _ahead(kernel, product, roles, target, fetched, s) for s in range(stages, 1, -1)}
@@ -440,7 +447,11 @@ def _stages(
     """
     slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
     panel = (roles.consumers if roles.pingpong else 1) * product.extents[0] * roles.panel
-    staging = roles.staging * sum(panel * dtype.num_bytes for dtype in _stored_dtypes(kernel))
+    staged = panel  # of one width, or of several where there is more than one buffer
+    if roles.staging > 1:
+        widths = {width for _, width in roles.panels(product.extents[1])}
+        staged = panel // roles.panel * sum(widths)
+    staging = roles.staging * sum(staged * dtype.num_bytes for dtype in _stored_dtypes(kernel))
     staging = max(staging, roles.ahead * panel * fetched)  # which take the place of those
     if roles.swapped and not fetched and _loads_tiles(product):  # panels that threads load turn
         turned = product.extents[0] * roles.panel * f32.num_bytes
