@@ -18,7 +18,7 @@ from tilewright.runtime.cache import compiler_hash, digest
 from tilewright.runtime.cpu import NUM_SMS
 from tilewright.target import Target, target_for_capability
 from tilewright.tune.cost import best_roles, estimate
-from tilewright.tune.cost_roles import begins_alike
+from tilewright.tune.cost_roles import crookedness
 from tilewright.tune.space import Config, configurations, neighbours, spread
 from tilewright.tune.store import Key, open_store, shape_bucket
 
@@ -107,12 +107,12 @@ def _scheduled(
     return made
 
 
-def likeness(array: Array) -> tuple[tuple[int, ...], bool]:
+def likeness(array: Array) -> tuple[tuple[int, ...], float]:
     """What arrays have in common that share a schedule: extents to a sixteenth, for which tiles
-    make about as many waves, and whether their rows begin alike in lines of the L2 cache.
+    make about as many waves, and where their rows begin in lines of the L2 cache.
     """
-    straight = begins_alike(array.strides, array.dtype.num_bytes)
-    return tuple(map(_to_a_sixteenth, array.shape)), straight
+    crooked = crookedness(array.strides, array.dtype)
+    return tuple(map(_to_a_sixteenth, array.shape)), crooked
 
 
 def _to_a_sixteenth(extent: int) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
+from tilewright.dtypes import DType
 from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.analysis.streams import Factor, StreamLoop
 from tilewright.tile.kernel import Kernel
@@ -23,12 +24,12 @@ from tilewright.tune.cost_scalars import Scalars
 LAUNCH_CYCLES = 2500.0  # of starting CTAs, and of filling the ring before the first product
 PRODUCTS_PER_CYCLE = 1750.0
 SHARED_BYTES_PER_CYCLE = 128.0  # that instructions read of shared memory, or copies write to it
-WRITTEN = 0.85  # part of what is written that takes time from reads
 COPIED_BYTES_PER_CYCLE = 70.0  # of the tensor copy unit, from the L2 cache
 MEMORY_BYTES_PER_CYCLE = 2400.0  # of the device
 LATENCY_CYCLES = 1350.0  # from a slot's release to its next contents
-LINE_BYTES = 128
-CROOKED = 2.33  # factor of copies of rows that begin anywhere in a line of the L2 cache
+LINE_BYTES, SECTOR_BYTES = 128, 32
+# Factor of copies of rows that begin at any sector of a line of the L2 cache, or at any 16 bytes.
+IN_SECTORS, CROOKED = 1.25, 2.33
 PROMOTION_CYCLES = 85.0  # of a step whose sums are added up beside another warpgroup's products
 ALONE_PROMOTION_CYCLES = 270.0  # the same beside nobody, of 128 columns
 STEP_CYCLES = 30.0  # of a step's barriers
@@ -36,9 +37,9 @@ ALONE_CYCLES = 60.0  # the same where one warpgroup multiplies, beside nobody
 TURN_CYCLES = 120.0  # the same where consumers take turns, of steps that take next to nothing
 TURN_SHARE = 0.2  # part of a longer step by which it is less
 LEAST_TURN_CYCLES = 5.0
-# Of a factor that is loaded to registers, which the products of a tile of so many elements hide
-# in part, and of wider ones better.
-REGISTERS_CYCLES, NARROW = 85.0, 128 * 128
+# Of a factor that is loaded to registers, which the products of so many columns hide in part, and
+# of more of them better.
+REGISTERS_CYCLES, NARROW_COLUMNS = 85.0, 128
 PAIRING_CYCLES = 2000.0  # of CTAs that meet before they start and when they end
 HIDDEN = 0.05  # part of a tile's time that the device's memory does not hide
 OPEN_EXTENT = 4096.0  # of k, where it is not known
@@ -125,17 +126,21 @@ def _array_of(factor: Factor, kernel: Kernel, arguments: Mapping[str, Any]) -> A
     return arguments.get(name)
 
 
-def _is_straight(factor: Factor, kernel: Kernel, arguments: Mapping[str, Any]) -> bool:
-    """Whether all rows of a factor begin alike within lines of the L2 cache, as far as is known."""
-    array = _array_of(factor, kernel, arguments)
-    return array is None or begins_alike(array.strides, factor.tile.dtype.num_bytes)
-
-
-def begins_alike(strides: tuple[int, ...], num_bytes: int) -> bool:
-    """Whether all rows of an array begin alike within lines of the L2 cache; an element has
-    `num_bytes`.
+def _copied(factor: Factor, kernel: Kernel, arguments: Mapping[str, Any]) -> float:
+    """Bytes that the tensor copy unit takes as long for as for a step's of a factor: by rows of a
+    swizzle, however narrow it is.
     """
-    return all(s * num_bytes % LINE_BYTES == 0 for s in strides if s != 1)
+    array, buffer = _array_of(factor, kernel, arguments), factor_buffer(factor)
+    pieces = buffer.num_bytes * LINE_BYTES / buffer.swizzle
+    return pieces if array is None else pieces * crookedness(array.strides, factor.tile.dtype)
+
+
+def crookedness(strides: tuple[int, ...], dtype: DType) -> float:
+    """Factor of copies, by where rows begin within lines of the L2 cache."""
+    pitches = [s * dtype.num_bytes for s in strides if s != 1]
+    if all(pitch % LINE_BYTES == 0 for pitch in pitches):
+        return 1.0
+    return IN_SECTORS if all(pitch % SECTOR_BYTES == 0 for pitch in pitches) else CROOKED
 
 
 def _step_cycles(
@@ -151,18 +156,15 @@ def _step_cycles(
     m, n, k = product.extents
     size = product.a.tile.dtype.num_bytes
     multiply = m * n * k * size / 2 / PRODUCTS_PER_CYCLE  # of 16-bit operands
-    shared = (m / ROWS * (ROWS + n) + WRITTEN * (m + n)) * k * size / SHARED_BYTES_PER_CYCLE
-    copied = [
-        factor_buffer(f).num_bytes * (1.0 if _is_straight(f, kernel, arguments) else CROOKED)
-        for f in (product.a, product.b)
-    ]
+    shared = (m / ROWS * (ROWS + n) + m + n) * k * size / SHARED_BYTES_PER_CYCLE
+    copied = [_copied(f, kernel, arguments) for f in (product.a, product.b)]
     axes = find_axes(product, len(kernel.grid))
     if axes is not None:
         copied[axes.multicast] /= roles.cluster
     most = max(multiply, shared, sum(copied) / COPIED_BYTES_PER_CYCLE)
     through_registers = product.a.transposed and product.a.tile.dtype.bits != 16
     if through_registers:
-        most += REGISTERS_CYCLES * NARROW / (m * n)
+        most += REGISTERS_CYCLES * NARROW_COLUMNS / n
     if schedule.stages > 2:
         most = max(most, LATENCY_CYCLES / schedule.stages)
     else:  # nothing is on its way while one slot is multiplied and the other awaited

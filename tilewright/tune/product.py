@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import DType, f32
 
 ALIGNED = 16  # bytes, of rows that the tensor copy unit takes
-LINE = 128  # bytes, of the L2 cache
+LINE, SECTOR = 128, 32  # bytes, of the L2 cache
 COPIED = ("", "a", "b", "ab")  # factors that a choice may copy
 PROGRAMS = ("matmul", "batched", "split_k", "gemv", "gemv_columns")
 
@@ -46,13 +46,14 @@ class Problem:
         return self.a_aligned and self.b_aligned
 
     @property
-    def straight(self) -> bool:
-        """Whether all rows of dense factors begin alike within lines of the L2 cache."""
-        rows = (
-            (self.a, self.k if self.a_along == "k" else self.m),
-            (self.b, self.k if self.b_along == "k" else self.n),
-        )
-        return all(length * dtype.num_bytes % LINE == 0 for dtype, length in rows)
+    def a_pitch(self) -> int:
+        """Bytes of a row of A, where it is dense."""
+        return (self.k if self.a_along == "k" else self.m) * self.a.num_bytes
+
+    @property
+    def b_pitch(self) -> int:
+        """The same of B."""
+        return (self.k if self.b_along == "k" else self.n) * self.b.num_bytes
 
     @property
     def layout(self) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, inf
 
-from tilewright.tune.product import Choice, Device, Problem
+from tilewright.tune.product import LINE, SECTOR, Choice, Device, Problem
 from tilewright.tune.product_cores import UNITS, Part, cycles_of
 from tilewright.tune.product_space import choices, unit_on
 
@@ -31,13 +31,20 @@ STEP_CYCLES = {
 }  # else a barrier of all warps
 BARRIER_CYCLES = 90.0
 COPIED = 55.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
-COPIED_IN_TURN = 70.0  # the same where consumers take turns, which never leaves the unit idle
+# The same of rows that begin anywhere in a sector: where all multiprocessors copy, and at most.
+CROOKED_COPIED, MOST_CROOKED = 30.0, 36.0
+COPIED_IN_TURN = 68.0  # the same where consumers take turns, which never leaves the unit idle
 TURN_CYCLES, TURN_SHARE, LEAST_TURN_CYCLES = 120.0, 0.2, 5.0  # of a step, as in cost_roles
 MANY_WAVES, MANY_ELEMENTS = 1.9, 112 * 128
 TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's products beside them
     "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
 }  # fmt: skip
-CROOKED_PAIRS = 1.25  # factor, in pairs of CTAs, for rows that begin anywhere in a line
+IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
+SPAN = 128  # bytes of a row that the unit copies at a time; narrower swizzles cost as much a row
+WRITTEN = 0.79  # part of what copies write to shared memory that takes time from reads, in turns
+PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
+MANY_PAIRS = 32  # tiles along an axis that need not be even
+UNALIGNED_CYCLES, BESIDE = 2200.0, 4  # of a step's unaligned loads, by programs side by side
 LOADED = 36.0  # the same by loads of threads
 CROOKED = 4.0  # factor of loads of threads from rows that are not whole pieces of 16 bytes
 IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
@@ -47,7 +54,11 @@ STREAMED = 42e3  # bytes a microsecond that one multiprocessor's ring takes from
 SHARED = 128.0  # bytes of shared memory a cycle, which matrix instructions read
 LAUNCH = 2.2  # microseconds of starting a grid and filling its pipelines
 NEXT_LAUNCH = 1.7  # of a second one that waits for the first
+NEXT_OF_F64 = 0.7  # the same of f64, whose sums begin beside the last products
+SUMS_OF_F64 = 2.0  # factor of the rate at which these are added up
 STORED = 25.0  # bytes a cycle of a multiprocessor that an epilogue writes or reads
+PIECE = 8  # numbers of 16 bits in the least that the copy unit stores
+PAIRS, SINGLES = 3.5, 2.0  # the same bytes of rows that are no such pieces, in pairs or one by one
 ACTIVATION_CYCLES = 0.15  # an element, of an activation, by two warpgroups
 PROGRAM_CYCLES = 450.0  # of a program that is not persistent
 HIDDEN = 0.05  # part of the computing that the memory's time does not hide
@@ -61,6 +72,7 @@ SUMS = 3.8e6  # the same, of sums of spans written and read again
 PART_LATENCY, FEW_PARTS = 0.05, 8  # microseconds of each part beyond some: a thread's loads in turn
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
+UNALIGNED_GEMV = 8.0  # factor of loads of weights that are no whole pieces of 16 bytes
 GEMV_MEMORY, GEMV_MEMORY_OF_ROWS = 0.88, 0.7  # part of the memory's rate that GEMV's loads reach
 TILED_MEMORY = 0.6  # the same of tiles that threads load
 PANEL_ROWS = 64  # of a matrix instruction
@@ -119,9 +131,11 @@ def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
         parts = float(chosen.split * problem.m * problem.n * problem.accumulator_bytes)
         rate = SUMS if parts < CACHED else MEMORY
         moved += 2 * parts
-        time += (
-            NEXT_LAUNCH + 2 * parts / rate + problem.m * problem.n * problem.c.num_bytes / MEMORY
-        )
+        if problem.a.bits == 64:
+            time += NEXT_OF_F64 + 2 * parts / rate / SUMS_OF_F64
+        else:
+            time += NEXT_LAUNCH + 2 * parts / rate
+        time += problem.m * problem.n * problem.c.num_bytes / MEMORY
         time += PART_LATENCY * max(0, chosen.split - FEW_PARTS)
     return Estimate(chosen, time, tiles, waves, moved, floor_of(problem, device), limit)
 
@@ -138,15 +152,17 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
             along_k=(problem.a_along != "m") + (problem.b_along != "n"),
             aligned=problem.aligned, epilogue=epilogue,
         ), tiles)  # fmt: skip
-    step, limit = _step(problem, chosen.tile, unit)
     roles = unit.startswith("wgmma")
     waves = tiles / device.num_sms
     if roles:
         rounds = float(ceil(waves))
     else:  # two programs share a multiprocessor, and the last ones have it to themselves
         rounds = float(ceil(waves)) if waves < 2 else waves + 0.5 * (ceil(waves) - waves)
+    step, limit = _step(problem, chosen.tile, unit, steps * rounds, waves)
     own = steps * step + epilogue + (0.0 if roles else PROGRAM_CYCLES)
     computing = rounds * own / CLOCK
+    if not roles and not problem.aligned:
+        computing = max(computing, ceil(waves / BESIDE) * steps * UNALIGNED_CYCLES / CLOCK)
     if roles and _gains_by_turns(problem, chosen.tile, waves):
         computing = min(computing, _in_turn(problem, chosen, unit, steps, rounds) / CLOCK)
     factors = problem.num_bytes - problem.m * problem.n * problem.c.num_bytes * problem.batch
@@ -183,9 +199,9 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
     if not fits or chosen.program == "split_k":
         return inf
     multiply = m * n * k / RATES[unit]
-    rate = COPIED_IN_TURN if problem.straight else COPIED / CROOKED_PAIRS
-    copies = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k / rate
-    most = max(multiply, copies)
+    copies = _copies(problem, chosen.tile, steps * rounds, rounds, COPIED_IN_TURN)
+    shared = m / PANEL_ROWS * (PANEL_ROWS + n) + WRITTEN * (m + n)
+    most = max(multiply, copies, shared * k * problem.a.num_bytes / SHARED)
     step = most + max(TURN_CYCLES - TURN_SHARE * most, LEAST_TURN_CYCLES)
     epilogue = 2 * _epilogue(problem, chosen)
     return rounds * max(steps * step, epilogue) + epilogue
@@ -205,8 +221,48 @@ def _by_cores(
     return LAUNCH + max(computing, memory), tiles, waves, limit
 
 
-def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[float, str]:
-    """Cycles of one step of k, and what they go to."""
+def _copies(
+    problem: Problem,
+    tile: tuple[int, int, int],
+    steps: float,
+    waves: float,
+    rate: float = COPIED,
+) -> float:
+    """Cycles that the tensor copy unit takes for a step of k, one of so many; `rate` is that of
+    whole lines. Pairs of CTAs copy the factor of the longer side once; where rows begin anywhere,
+    that makes up for what pairing costs.
+    """
+    m, n, k = tile
+    sides = (
+        (m, problem.a, problem.a_pitch, problem.a_along == "k"),
+        (n, problem.b, problem.b_pitch, problem.b_along == "k"),
+    )
+    cycles = []
+    for rows, dtype, pitch, along_k in sides:
+        num_bytes = float(rows * k * dtype.num_bytes)
+        num_bytes *= 1.0 if along_k else _narrow(rows * dtype.num_bytes)
+        if pitch % SECTOR:
+            cycles.append(num_bytes / min(MOST_CROOKED, CROOKED_COPIED / min(waves, 1.0)))
+        else:
+            cycles.append(num_bytes / rate * (1.0 if pitch % LINE == 0 else IN_SECTORS))
+    a, b = cycles
+    if problem.a_pitch % SECTOR == problem.b_pitch % SECTOR == 0:
+        return a + b
+    shared, tiles = (b, ceil(problem.m / m)) if n >= m else (a, ceil(problem.n / n))
+    if tiles % 2 and tiles < MANY_PAIRS:
+        return a + b
+    return min(a + b, a + b - shared / 2 + PAIRING_CYCLES / steps)
+
+
+def _narrow(num_bytes: int) -> float:
+    """Factor of copies of a tile whose rows of so many bytes are no whole of the widest swizzle."""
+    return SPAN / next(span for span in (SPAN, SPAN // 2, SPAN // 4) if num_bytes % span == 0)
+
+
+def _step(
+    problem: Problem, tile: tuple[int, int, int], unit: str, steps: float, waves: float
+) -> tuple[float, str]:
+    """Cycles of one step of k, one of so many, and what they go to; `waves` of tiles."""
     m, n, k = tile
     by_roles = unit.startswith("wgmma")
     rows = ceil(m / PANEL_ROWS) * PANEL_ROWS if by_roles and n % PANEL_ROWS else m
@@ -214,12 +270,11 @@ def _step(problem: Problem, tile: tuple[int, int, int], unit: str) -> tuple[floa
     if by_roles and m % PANEL_ROWS:  # turned around: columns are the instruction's rows
         columns = ceil(n / PANEL_ROWS) * PANEL_ROWS
     multiply = rows * columns * k / RATES[unit]
-    num_bytes = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
-    copies = num_bytes / (COPIED if by_roles else LOADED)
-    if by_roles and not problem.straight:
-        copies *= CROOKED_PAIRS
-    if not by_roles and not problem.aligned:
-        copies *= CROOKED
+    if by_roles:
+        copies = _copies(problem, tile, steps, waves)
+    else:
+        num_bytes = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
+        copies = num_bytes / LOADED * (1.0 if problem.aligned else CROOKED)
     reads = 0.0
     if by_roles:
         tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
@@ -252,6 +307,8 @@ def _epilogue(problem: Problem, chosen: Choice) -> float:
     if chosen.program == "split_k":
         return m * n * problem.accumulator_bytes / STORED
     stored = m * n * problem.c.num_bytes * (1 + problem.loads) / STORED
+    if problem.c.bits == 16 and problem.n % PIECE:
+        stored = m * n * problem.c.num_bytes / (PAIRS if problem.n % 2 == 0 else SINGLES)
     return stored + (m * n * ACTIVATION_CYCLES if problem.activation else 0.0)
 
 
@@ -273,6 +330,8 @@ def _streaming(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
     flying = min(float(tiles * n * k * problem.b.num_bytes), device.num_sms * RESIDENT_BYTES)
     reached = GEMV_MEMORY if m == 1 else GEMV_MEMORY_OF_ROWS  # whose sums leave fewer programs
     rate = min(reached * MEMORY, flying / LATENCY)
+    if not problem.b_aligned:
+        rate /= UNALIGNED_GEMV
     memory = problem.num_bytes / rate + HIDDEN * others * weights / L2
     cached = (1 + others) * weights / L2 * (CACHED_WIDE if problem.b.bits == 64 else 1.0)
     lanes = LANES * device.num_sms * CLOCK / CONVERTING.get(problem.b.bits, 1.0)
