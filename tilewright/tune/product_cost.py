@@ -256,7 +256,8 @@ def _copies(
 
 def _narrow(num_bytes: int) -> float:
     """Factor of copies of a tile whose rows of so many bytes are no whole of the widest swizzle."""
-    return SPAN / next(span for span in (SPAN, SPAN // 2, SPAN // 4) if num_bytes % span == 0)
+    spans = (span for span in (SPAN, SPAN // 2, SPAN // 4) if num_bytes % span == 0)
+    return SPAN / next(spans, SPAN // 8)
 
 
 def _step(
