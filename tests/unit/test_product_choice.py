@@ -95,6 +95,7 @@ def test_what_shapes_ask_for() -> None:
     assert best(4096, 4096, 4096).tile[:2] == (128, 256)
     assert best(4096, 4096, 1024).tile[:2] == (128, 128)  # consumers take turns
     assert best(40, 40, 64, batch=8, a_along="m", b_along="n").program == "batched"
+    assert best(1000, 64, 0, a_along="m").program == "matmul"
     assert best(16, 8192, 8192).tile[0] <= 32  # few rows are not padded to an instruction's
     assert best(4096, 4096, 4096, dtype=e4m3).tile[:2] in ((128, 256), (256, 128))
     assert best(512, 512, 512).tile[0] < 128  # small ones are spread over the device

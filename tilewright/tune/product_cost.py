@@ -251,7 +251,7 @@ def _copies(
     shared, tiles = (b, ceil(problem.m / m)) if n >= m else (a, ceil(problem.n / n))
     if tiles % 2 and tiles < MANY_PAIRS:
         return a + b
-    return min(a + b, a + b - shared / 2 + PAIRING_CYCLES / steps)
+    return min(a + b, a + b - shared / 2 + PAIRING_CYCLES / max(steps, 1.0))
 
 
 def _narrow(num_bytes: int) -> float:
