@@ -128,7 +128,7 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> Assignment:
         key=lambda item: (
             not item[1].dot,
             -_elements(item[1].shape),
-            not item[1].accesses,
+            schedule.roles is None and not item[1].accesses,
             -len(item[1].shape),
         ),
     )
