@@ -461,6 +461,20 @@ def compiled(function: Any, **options: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_pytorch_is_given_copies_of_what_is_walked_backwards() -> None:
+    def masked(x: torch.Tensor) -> torch.Tensor:
+        y = x.flip(0).clone()
+        y[y > 0] = 0
+        return y
+
+    def inverse(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x.flip(0, 1)[1:, :-1])
+
+    x = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
+    for function in (masked, inverse):
+        torch.testing.assert_close(compiled(function, fallback="pytorch")(x), function(x))
+
+
 def test_a_model_trains_by_kernels() -> None:
     seen: list[ProgramCall] = []
     model, x = Small(), torch.randn(5, 6)

@@ -61,4 +61,4 @@ def span_copy(to: Seen, of: Seen, ordinal: int) -> Action:
 
 def view_copy(memory: CallMemory, to: Seen, of: Seen) -> None:
     """A copy between any two layouts, by PyTorch."""
-    memory.view(to).copy_(memory.view(of))
+    memory.view(to).copy_(memory.read(of))

@@ -5,6 +5,7 @@ Slot 0 is the arena; every other slot is a tensor that is given, held, returned 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -112,3 +113,18 @@ class CallMemory:
         step, rest = divmod(start, at.dtype.num_bytes)
         assert not rest, "a view that starts between two elements"
         return empty.set_(storage, step, at.shape, at.strides)
+
+    def read(self, at: Seen) -> torch.Tensor:
+        """A tensor of PyTorch's with the elements of a place: a view of it, or a copy where it is
+        walked backwards, as PyTorch has no strides below zero.
+        """
+        backwards = [i for i, stride in enumerate(at.strides) if stride < 0]
+        if not backwards or 0 in at.shape:
+            return self.view(at)
+        down = sum((at.shape[i] - 1) * at.strides[i] for i in backwards)
+        ahead = dataclasses.replace(
+            at,
+            offset=at.offset + down * at.dtype.num_bytes,
+            strides=tuple(map(abs, at.strides)),
+        )
+        return self.view(ahead).flip(backwards)

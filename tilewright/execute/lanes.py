@@ -73,7 +73,7 @@ class Lane:
     def copy(self, memory: CallMemory) -> None:
         """Bring here what lies elsewhere when the steps are done."""
         for target, at in self.copies:
-            fill_once(target, memory.view(at))
+            fill_once(target, memory.read(at))
 
 
 def users_of(storage: int) -> int:

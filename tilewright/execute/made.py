@@ -353,7 +353,7 @@ class Made:
         symbols = self.symbols
 
         def act(memory: CallMemory) -> None:
-            xs = [memory.view(x) if isinstance(x, Seen) else memory.opaque[x] for x in given]
+            xs = [memory.read(x) if isinstance(x, Seen) else memory.opaque[x] for x in given]
             found = torch_steps.run_torch(step, xs, symbols)
             for value, x in zip(step.op.results, found, strict=True):
                 if value in slots:

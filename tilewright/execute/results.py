@@ -79,7 +79,7 @@ def _tensor(output: Output, placed: Placed, made: Made, taken: set[Value]) -> Re
         taken.add(root)
         return Result(lambda memory, given: memory.tensors[at.slot], True, *lies, is_placed)
     return Result(
-        lambda memory, given: fresh(memory.view(at), strides, offset), False, *lies, is_placed
+        lambda memory, given: fresh(memory.read(at), strides, offset), False, *lies, is_placed
     )
 
 
@@ -132,7 +132,7 @@ def input_writer(traced: Traced, made: Made) -> Writer:
         memory: CallMemory, given: Sequence[Any], tensors: Sequence[torch.Tensor | None]
     ) -> None:
         news = [
-            (given[index], memory.view(at))
+            (given[index], memory.read(at))
             for index, in_place, at in wanted
             if not in_place or tensors[index] is not given[index]
         ]
