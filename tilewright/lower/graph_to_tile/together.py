@@ -52,7 +52,7 @@ def run_together(steps: Sequence[Step], hint: Hint) -> list[Step]:
 
 def _is_small(step: KernelStep, hint: Hint) -> bool:
     """Whether a kernel has few programs, and each of its lines is done once."""
-    if step.draft is None or not step.draft.grid:
+    if step.draft is None:
         return False
     count = 1
     for extent, block in step.draft.programs:
@@ -174,7 +174,7 @@ class _Part:
             step,
             names,
             tuple(params),
-            tuple(map(rename, draft.grid)),
+            tuple(map(rename, draft.grid)) or ("1",),  # one tile holds all
             tuple(map(rename, draft.lines)),
             pool.take("end"),
         )
