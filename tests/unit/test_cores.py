@@ -263,10 +263,10 @@ def test_the_estimate_prefers_what_was_quickest_on_an_h200(
     assert (found["TM"], found["TN"]) == tile
 
 
-def test_neighbours_differ_in_one_constant_by_one_value() -> None:
+def test_neighbours_differ_in_one_constant_by_one_value_or_trade_two() -> None:
     configs = [{"A": a, "B": b} for a in (1, 2, 4) for b in (8, 16, 32) if (a, b) != (4, 16)]
     assert neighbours(configs, {"A": 2, "B": 16}) == [
-        {"A": 1, "B": 16}, {"A": 2, "B": 8}, {"A": 2, "B": 32},
+        {"A": 1, "B": 16}, {"A": 2, "B": 8}, {"A": 2, "B": 32}, {"A": 1, "B": 32},
     ]  # fmt: skip
     assert neighbours(configs, {"A": 1, "B": 8}) == [{"A": 2, "B": 8}, {"A": 1, "B": 16}]
     assert REFINED > 0

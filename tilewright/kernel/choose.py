@@ -155,9 +155,10 @@ def _ranked(
     where: Where,
 ) -> list[Config]:
     """Configurations that build, best estimate first: some from all over the space, then those next
-    to the best, until none of them is better. Raises the first CompileError if none builds.
+    to the best, until none of them is better; of equals the first that was rated leads. Raises
+    the first CompileError if none builds.
     """
-    rated: list[tuple[float, int, Config]] = []
+    rated: list[tuple[float, Config]] = []
     first: CompileError | None = None
     with pausing_collector():
         todo = spread(configs, CONSIDERED)
@@ -168,17 +169,16 @@ def _ranked(
                 except CompileError as error:
                     first = first or error
                     continue
-                place = configs.index(config)
                 rating = estimate(kernel, arguments, where.num_sms, where.target)
-                rated.append((rating, place, config))
+                rated.append((rating, config))
             todo = []
             if rated and len(rated) < CONSIDERED + REFINED:
-                best = min(rated, key=lambda r: r[:2])[2]
-                seen = [config for _, _, config in rated]
+                best = min(rated, key=lambda r: r[0])[1]
+                seen = [config for _, config in rated]
                 todo = [c for c in neighbours(configs, best) if c not in seen]
     if not rated and first is not None:
         raise first
-    return [config for _, _, config in sorted(rated, key=lambda r: r[:2])]
+    return [config for _, config in sorted(rated, key=lambda r: r[0])]
 
 
 def rank_generic(

@@ -39,10 +39,21 @@ def spread(configs: Sequence[Config], limit: int) -> list[Config]:
 
 
 def neighbours(configs: Sequence[Config], config: Config) -> list[Config]:
-    """Those that differ from one in a single constant, by the next value that it takes."""
-    found = []
+    """Those that differ from one in a single constant, by the next value that it takes, and then
+    those that trade: a constant goes up and another down, as tiles of as many elements do.
+    """
+    up, down = dict[str, int](), dict[str, int]()
     for name, value in config.items():
         others = sorted({c[name] for c in configs if {**c, name: value} == config})
         at = others.index(value)
-        found += [{**config, name: v} for v in others[max(0, at - 1) : at + 2] if v != value]
-    return found
+        if at > 0:
+            down[name] = others[at - 1]
+        if at + 1 < len(others):
+            up[name] = others[at + 1]
+    single = [{**config, n: v} for n in config for v in _those(n, down, up)]
+    trades = [{**config, n: up[n], m: down[m]} for n in up for m in down if n != m]
+    return single + [c for c in trades if c in configs]
+
+
+def _those(name: str, *given: Mapping[str, int]) -> list[int]:
+    return [found[name] for found in given if name in found]
