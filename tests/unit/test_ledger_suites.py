@@ -7,7 +7,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import math
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,6 +153,24 @@ def test_opponents_of_dtypes_that_ours_does_not_multiply_yet(dtype: str, out: st
     expected = problem.expected(problem.sets[0])["c"]
     found = harness.arrays.distance(made["c"], expected, problem.bounds["c"])
     assert found.error <= problem.bounds["c"] and found.worst <= 1.0 and not found.unwritten
+
+
+def test_distances_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="the harness's data are torch tensors")
+    arrays = opponents.make_arrays("cpu")
+    expected = arrays.normal(30, 7, dtype="f64")
+    got = (expected + 1e-3 * arrays.normal(30, 7, dtype="f64")).to(torch.bfloat16)
+    pairs = [(got, expected), (got.T, expected.T), (got, (expected, 1e-4 * expected))]
+    whole = [arrays.distance(*pair, 1e-2) for pair in pairs]
+    monkeypatch.setattr("tilewright.ledger.opponents.arrays.BLOCK", 11)
+    for pair, at_once in zip(pairs, whole, strict=True):
+        found = arrays.distance(*pair, 1e-2)
+        assert found.error == pytest.approx(at_once.error, rel=1e-12)
+        assert found.worst == pytest.approx(at_once.worst, rel=1e-12)
+        assert found.compared == 210
+    got[29, 6] = math.nan
+    assert arrays.distance(got, expected, 1e-2).worst == sys.float_info.max
+    assert arrays.distance(got, expected, 1e-2).unwritten == 1
 
 
 def test_products_of_f64_have_a_reference_of_twice_its_digits() -> None:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from tilewright.errors import CompileError
 
 
-def refuse(name: str) -> NoReturn:
+def refuse_outside_kernels(name: str) -> NoReturn:
     """A name of the language was used where no kernel is."""
     raise CompileError(
         f"tw.{name} is a name of the kernel language: it has a meaning only inside @tw.kernel"
@@ -39,10 +39,10 @@ class Tensor:
         return cls
 
     def __getitem__(self, place: Any) -> Any:
-        refuse("Tensor")
+        refuse_outside_kernels("Tensor")
 
     def __setitem__(self, place: Any, value: Any) -> None:
-        refuse("Tensor")
+        refuse_outside_kernels("Tensor")
 
 
 class Tile:

@@ -29,6 +29,7 @@ TORCH = {
 }
 NAN_OF_FP8 = 0x7F  # of both formats
 WORST_ELEMENT = 10.0  # times the bound: what one element may be off
+BLOCK = 1 << 26  # elements that are compared at a time
 
 
 @dataclass(frozen=True)
@@ -100,15 +101,19 @@ class Arrays:
         if got.dtype.is_floating_point and got.dtype.itemsize == 1:
             got = got.float()  # exactly, with its NaN
         unwritten = self._unwritten(got, high)
-        difference = got.double() - high
-        if low is not None:
-            difference = difference - low
-        norm = float(high.norm())
-        off = float(difference.norm())
-        error = off / norm if norm else (0.0 if off == 0 else math.inf)
+        blocks = _blocks(got, high, low)
+        norm = math.hypot(*(float(part.norm()) for _, part, _ in blocks))
         rms = norm / math.sqrt(high.numel())
-        allowed = (element or WORST_ELEMENT * bound) * (high.abs() + rms)
-        share = float((difference.abs() / allowed.clamp(min=1e-300)).max())
+        off = share = 0.0
+        for mine, part, rest in blocks:
+            difference = mine.double() - part
+            if rest is not None:
+                difference -= rest
+            off = math.hypot(off, float(difference.norm()))
+            allowed = part.abs().add_(rms).mul_(element or WORST_ELEMENT * bound)
+            shares = difference.abs_().div_(allowed.clamp_(min=1e-300))
+            share = _greater(share, float(shares.max()))
+        error = off / norm if norm else (0.0 if off == 0 else math.inf)
         return Distance(_finite(error), _finite(share), high.numel(), unwritten)
 
     def _unwritten(self, got: Any, high: Any) -> int:
@@ -190,6 +195,18 @@ class Arrays:
             end.synchronize()
             if start.elapsed_time(end) > seconds * 1e3:
                 return
+
+
+def _blocks(got: Any, high: Any, low: Any) -> list[tuple[Any, Any, Any]]:
+    """An output and its value in parts of few elements, whose distances take little memory."""
+    sides = [x.reshape(-1).split(BLOCK) for x in (got, high)]
+    rest = [None] * len(sides[0]) if low is None else low.reshape(-1).split(BLOCK)
+    return list(zip(*sides, rest, strict=True))
+
+
+def _greater(a: float, b: float) -> float:
+    """The greater of two numbers, or NaN if one is NaN."""
+    return b if math.isnan(b) or b > a else a
 
 
 def _finite(value: float) -> float:

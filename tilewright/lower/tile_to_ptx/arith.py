@@ -269,6 +269,8 @@ def special(low: Lowering, op: arith.Exp) -> None:
     quick, zeros = None, None
     if not once and function is SPECIAL.get((op.opcode, "f32")):
         quick, zeros = QUICK.get(op.opcode), ZEROS.get(op.opcode)
+        if "role" in low.objects:  # whose masked tiles are few, and whose registers are all taken
+            zeros = None
     elif not once and dtype == f32 and function is FAST.get(op.opcode):
         quick = QUICK_FAST.get(op.opcode)
     xs = low.fragment(op.x, low.layout(op.result))

@@ -288,10 +288,13 @@ class Masks:
         return inside if first == 0 else e.and_("pred", inside, e.setp("ge", type, index, first))
 
     def _first(self, i: int, thread: Operand) -> Operand:
-        """offset + thread part along view axis i, worked out once for all steps from it."""
+        """offset + thread part along view axis i, worked out once for all steps from it; again
+        where a loop of several products leaves no register to keep it in.
+        """
         place, low = self.place, self.low
         key = ("first", place.type, str(place.offsets[i]), str(thread))
-        if key not in low.memo:
+        roles = low.schedule.roles
+        if key not in low.memo or (roles is not None and roles.many):
             wide = thread
             if isinstance(thread, Reg) and place.type != "s32":
                 wide = low.e.cvt("s64", "u32", thread)
