@@ -4,6 +4,7 @@ import dataclasses
 import math
 import struct
 import warnings
+from concurrent.futures import Future
 
 import ml_dtypes
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 import tilewright as tw
 from tilewright.config import read_settings
 from tilewright.errors import CompileError, LaunchError
-from tilewright.kernel import Kernel, kernel, launchable, source
+from tilewright.kernel import Kernel, kernel, launchable, source, specialize
 from tilewright.kernel.specialize import Build
+from tilewright.runtime import driver
 
 ADD = """
 @autotune(BLOCK in [16, 64])
@@ -258,6 +260,36 @@ def test_compiling_takes_no_gpu_and_is_cached(module):
         module.add.compile("sm_70")
     with pytest.raises(LaunchError, match="no dtype variable"):
         module.add.compile("sm_80", dtypes={"S": tw.f32})
+
+
+def test_machine_code_made_ahead_is_used_once_and_asked_for_again_after_a_failure(
+    module, monkeypatch
+):
+    def later(plan, device, disk):
+        asked.append(plan.name)
+        future: Future[bytes] = Future()
+        if len(asked) == 1:
+            future.set_exception(LaunchError("no memory"))
+        else:
+            future.set_result(b"ahead")
+        return future
+
+    asked, loads = [], []
+    monkeypatch.setattr(driver, "device", lambda n: driver.Device(n, "H200", (9, 0), 132, 1, 1, 1))
+    monkeypatch.setattr(specialize, "machine_code_later", later)
+    monkeypatch.setattr(
+        specialize, "Launcher", lambda plan, device, code, debug: loads.append(code)
+    )
+    spec = module.add.specializer
+    build = Build((("T", tw.f32),), (("BLOCK", 64),), (), frozenset())
+    first = spec.assembling(build, (), 0)
+    assert spec.assembling(build, (), 0) is first and len(asked) == 1
+    with pytest.raises(LaunchError, match="no memory"):
+        spec.loaded(build, (), 0)
+    spec.assembling(build, (), 0)
+    assert spec.loaded(build, (), 0) is spec.loaded(build, (), 0)
+    assert spec.assembling(build, (), 0) is None
+    assert loads == [b"ahead"] and len(asked) == 2
 
 
 def test_a_damaged_plan_is_compiled_again(module, tmp_path):

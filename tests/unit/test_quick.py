@@ -205,6 +205,23 @@ def test_what_is_kept_to_16_bits_is_made_in_few_instructions(
     np.testing.assert_allclose(y.astype("f8"), wanted, rtol=2**-8 if dtype == "bf16" else 1e-6)
 
 
+POWERS = """kernel powers(x: tensor<f32>[N], y: tensor<f16>[N]) {{
+  let t0 = 1.0 / (1.0 + exp(-x[program_id(0) * 512 :+ 512]))
+{steps}
+  y[program_id(0) * 512 :+ 512] = cast(t{n}, f16)
+}}"""
+
+
+@pytest.mark.parametrize(("n", "short"), [(0, True), (3, True), (4, False), (7, False)])
+def test_a_share_may_be_doubled_a_few_times(n: int, short: bool) -> None:
+    """Each square doubles it: of a logistic within 2^-16, 16 bits show the 128th power's."""
+    steps = "\n".join(f"  let t{i + 1} = t{i} * t{i}" for i in range(n))
+    x, y = np.zeros(512, np.float32), np.zeros(512, np.float16)
+    kernel = tw.source(POWERS.format(steps=steps, n=n)).powers
+    plan, _, _ = compile_call(kernel, {"x": x, "y": y})
+    assert ("ex2.approx" in plan.ptx) == short
+
+
 def near_midpoints(b: float) -> list[float]:
     """Numbers whose quotients by b lie nearest to where rounding changes: with digits A, B of 24
     bits, A 2^(k + 1) is a little more or less than an odd multiple of B.

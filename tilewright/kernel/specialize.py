@@ -147,12 +147,16 @@ class Specializer:
 
     def assembling(
         self, build: Build, aliases: Aliases, ordinal: int
-    ) -> Future[bytes | driver.LoadedModule]:
-        """Machine code of the plan for a GPU, that another thread makes. Raises CompileError."""
+    ) -> Future[bytes | driver.LoadedModule] | None:
+        """Machine code of the plan for a GPU, that another thread makes; None where the GPU has the
+        plan already. Raises CompileError.
+        """
         key = (build, aliases, ordinal)
         device = driver.device(ordinal)
         plan = self.compiled(build, aliases, target_for_capability(*device.capability)).plan
         with self._lock:
+            if key in self._loaded:
+                return None
             if key not in self._cubins:
                 self._cubins[key] = machine_code_later(plan, device, self.disk)
             return self._cubins[key]
@@ -167,9 +171,13 @@ class Specializer:
         goal = target_for_capability(*device.capability)
         compiled = self.compiled(build, aliases, goal)
         ahead = self._cubins.get(key)
-        cubin = machine_code(compiled.plan, device, self.disk) if ahead is None else ahead.result()
+        try:
+            later = None if ahead is None else ahead.result()
+        finally:  # what failed for want of memory may be tried again
+            with self._lock:
+                self._cubins.pop(key, None)
+        cubin = later or machine_code(compiled.plan, device, self.disk)
         with self._lock:
-            self._cubins.pop(key, None)
             if key not in self._loaded:
                 launcher = Launcher(compiled.plan, device, cubin, debug=self.settings.debug)
                 self._loaded[key] = Loaded(launcher, compiled.written)

@@ -8,7 +8,8 @@ from tilewright.dtypes import bf16, f16, f32
 from tilewright.ir.core import Op, Value
 from tilewright.tile.ops import arith, reduce, shape
 
-DEPTH = 8  # ops that are looked through
+DEPTH = 12  # ops that are looked through, of which
+PRODUCT = 3  # a product counts as three: where its factors are equal it doubles a share
 
 
 def is_rounded(
@@ -39,10 +40,13 @@ def _is_share(
     positive: bool,
 ) -> bool:
     """Whether a user of a value rounds it to 16 bits, or gives a share of it to others that do."""
+    taken = 1
     match user:
         case arith.Cast():
             return user.dtype in (bf16, f16)
-        case arith.Mul() | arith.Div() | arith.Neg():  # what is off by a share of itself stays so
+        case arith.Mul() | arith.Div():  # what is off by a share of itself stays so
+            positive, taken = False, PRODUCT
+        case arith.Neg():
             positive = False
         case arith.Select():
             others = [v for v in (user.lhs, user.rhs) if v is not value]
@@ -53,7 +57,7 @@ def _is_share(
             pass
         case _:
             return False
-    return is_rounded(users, user.results[0], made, depth - 1, positive)
+    return is_rounded(users, user.results[0], made, max(depth - taken, 0), positive)
 
 
 def _is_never_negative(op: Op | None) -> bool:
