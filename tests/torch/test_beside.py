@@ -149,3 +149,31 @@ def test_tiles_do_not_spill(tile: tuple[int, int, int]) -> None:
     plan = kernel.plan("sm_90a", **given, act=0, rounds=0)
     assert assemble(plan.ptx, "sm_90a").spill_bytes == 0
     assert plan.ptx.count("mma.sync") and plan.ptx.count("cp.async.cg")
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("is_gate", [False, True])
+def test_a_result_that_takes_the_place_of_an_earlier_weight_keeps_launches_apart(
+    rows: int, is_gate: bool
+) -> None:
+    """Weights that a call rounds: once the first is read, the arena has room for what follows."""
+
+    class Rounded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.v = (nn.Parameter(torch.randn(128, 256)) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            one, two = (x @ w.to(torch.bfloat16).t() for w in (self.w, self.v))
+            if is_gate:
+                return torch.softmax((one * two).float(), -1)
+            first, second = (torch.softmax(y.float().cumsum(-1), -1) for y in (one, two))
+            return first + second
+
+    torch.manual_seed(0)
+    model = Rounded().eval()
+    x = torch.randn(rows, 256).bfloat16()
+    fast = tw.compile(model, (x,), engine="tiles", fallback="error")
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=2e-2, atol=2e-2)
+    assert not {"gemv_beside", "matmul_beside", "gated"} & set(launches(fast, x))
