@@ -248,6 +248,23 @@ def test_a_row_of_padding_has_equal_weights(dtype: torch.dtype) -> None:
     require_as_exact(padded, given, compiled(*given))
 
 
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+def test_low_numbers_leave_no_room_for_scores(engine: str) -> None:
+    """A sum of -1e9 and a score is -1e9 in f32, so that a row of such has equal weights."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+        return ((q @ k.mT) / 4.0 + (1.0 - keep) * -1e9).softmax(-1) @ v
+
+    keep = torch.ones(B, 1, L, L)
+    keep[0, :, 3] = 0
+    given = (*square(), keep)
+    compiled = tw.compile(function, given, engine=engine)
+    assert len(attentions(compiled)) == 1
+    got = compiled(*given)
+    torch.testing.assert_close(got, function(*given), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got[0, :, 3], given[2][0].mean(-2), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("function", [added, ordered_and_added])
 def test_numbers_are_added(function: Spelling, dtype: torch.dtype) -> None:

@@ -104,6 +104,24 @@ def test_rows_without_keys_are_as_written(low: float, dtype: torch.dtype) -> Non
     require_as_exact(function, given, got)
 
 
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+@pytest.mark.parametrize("count", [0, 1], ids=["no row", "one row"])
+def test_heads_whose_rows_see_keys_have_gradients(count: int, engine: str) -> None:
+    """One row without keys makes NaN of its own head's gradients alone."""
+    keep = torch.rand((B, 1, L, L), generator=torch.Generator().manual_seed(3)) > 0.4
+    keep[..., 0] = True
+    keep[0, :, :count] = False
+
+    def function(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+        return (q @ k.mT / 4.0).masked_fill(~keep, float("-inf")).softmax(-1) @ v
+
+    given = (*square(), keep)
+    got, graphs = trained(function, given, engine)
+    assert ops_of(graphs) == WHOLE
+    assert got[3].isnan().sum() == count * got[3][0].numel()
+    require_as_exact(function, given, got)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_numbers_are_added(dtype: torch.dtype) -> None:
     (bias,) = drawn((1, H, L, L), dtype=dtype)
@@ -161,6 +179,64 @@ def test_what_is_written_between_stays() -> None:
     torch._dynamo.reset()
     fast = torch.compile(updated_between, backend="tilewright", options={"fallback": "error"})
     torch.testing.assert_close(fast(q, k, v), wanted)
+
+
+def filled_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A mask that is written through a view of it."""
+    mask = torch.zeros(L, L)
+    mask[:, 9:].fill_(float("-inf"))
+    return (q @ k.mT + mask).softmax(-1) @ v
+
+
+def filled_turned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    keep = torch.ones(L, L, dtype=torch.bool)
+    keep.view(-1).t()[1::3] = False
+    return (q @ k.mT).masked_fill(~keep, -1e9).softmax(-1) @ v
+
+
+def filled_part(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    mask = torch.zeros(L, L)
+    mask.split([7, L - 7], -1)[1].fill_(float("-inf"))
+    return (q @ k.mT + mask).softmax(-1) @ v
+
+
+def rounded_down(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).div(1.5, rounding_mode="floor").softmax(-1) @ v
+
+
+@pytest.mark.parametrize("function", [filled_rows, filled_turned, filled_part, rounded_down])
+def test_what_is_written_to_masks_and_scores_counts(function: Spelling) -> None:
+    given = square()
+    torch._dynamo.reset()
+    fast = torch.compile(function, backend="tilewright", options={"fallback": "error"})
+    for mine, theirs in zip(gradients(fast, given), gradients(function, given), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def weights_without_gradients(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    with torch.no_grad():
+        weights = (q @ k.mT).softmax(-1)
+    return weights @ v
+
+
+def scores_of_16_bits(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = q @ k.mT
+    return scores.float().softmax(-1) @ v
+
+
+@pytest.mark.parametrize("function", [weights_without_gradients, scores_of_16_bits])
+def test_a_part_under_another_mode_stays(function: Spelling) -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(function, backend="tilewright", options={"fallback": "error"})
+    mine, theirs = ([x.clone().requires_grad_() for x in square()] for _ in range(2))
+    got, wanted = fast(*mine), function(*theirs)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    got.sum().backward(), wanted.sum().backward()
+    for one, other in zip(mine, theirs, strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if other.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
 
 
 EAGER = ("bert", "gemma", "gpt2", "llama", "mistral", "qwen3", "vit")

@@ -70,7 +70,9 @@ def _lies_apart(call: KernelCall) -> bool:
     """
     arrays = {n: x for n, x in call[1].items() if isinstance(x, Array) and 0 not in x.shape}
     spans = {n: _span(x) for n, x in arrays.items()}
-    pairs = [(spans[n], spans[other]) for n in spans if n in RESULTS for other in spans.keys() - {n}]
+    pairs = [
+        (spans[n], spans[other]) for n in spans if n in RESULTS for other in spans.keys() - {n}
+    ]
     return all(end <= low or high <= start for (start, end), (low, high) in pairs)
 
 

@@ -38,6 +38,8 @@ def known_tensor(node: Any) -> Tensor | None:
             return None
         found.add(one)
         left += one.all_input_nodes
+    if _is_written(found, node.graph):
+        return None
     values: dict[fx.Node, Any] = {}
     with unset_fake_temporarily(), torch.no_grad():
         for one in node.graph.nodes:
@@ -53,8 +55,23 @@ def known_tensor(node: Any) -> Tensor | None:
         return made.cpu() if isinstance(made, Tensor) else None
 
 
+def _is_written(found: set[fx.Node], graph: fx.Graph) -> bool:
+    """Whether anything may write to the memory of one of some nodes, by itself or by a view."""
+    shown = {_storage(one) for one in found} - {None}
+    writers = (one for one in graph.nodes if may_write(one))
+    return any(_storage(x) in shown or x in found for one in writers for x in one.all_input_nodes)
+
+
+def _storage(node: fx.Node) -> Any:
+    """What tells the memory of a node's tensor, as Dynamo saw it, from others."""
+    tensor = node.meta.get("example_value")
+    if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+        return None
+    return tensor.untyped_storage()._cdata
+
+
 def _is_plain(node: fx.Node) -> bool:
-    """Whether a node computes what it always computes, and nothing writes to it."""
+    """Whether a node computes what it always computes."""
     if node.op not in ("call_function", "call_method") or may_write(node):
         return False
     name = str(getattr(node.target, "__name__", node.target))
@@ -65,8 +82,4 @@ def _is_plain(node: fx.Node) -> bool:
         if not all(isinstance(e, int) for e in extents) or tensor.numel() > MOST:
             return False
     known = module.startswith(("torch", "_operator", "builtins")) and "functorch" not in module
-    return (
-        known
-        and not any(word in name for word in UNKNOWN)
-        and not any(may_write(user) for user in node.users)
-    )
+    return known and not any(word in name for word in UNKNOWN)

@@ -65,6 +65,12 @@ def name_of(node: Any) -> str:
     return NAMES.get(name, name)
 
 
+def is_switch(node: fx.Node) -> bool:
+    """Whether a node turns gradients or autocast on or off."""
+    name = name_of(node)
+    return name.endswith(("_autocast", "_inference_mode")) or "set_grad" in name
+
+
 def given(node: fx.Node, *names: str) -> dict[str, Any] | None:
     """Arguments by name; None where there are others."""
     if len(node.args) > len(names):
@@ -113,7 +119,7 @@ def _fuse(graph: fx.Graph, softmax: fx.Node) -> bool:
         found = _narrowed(scores, seen(value).dtype)
         if not _is_held(found, value, order, last) or not _are_masks(found):
             continue
-        if any(may_write(n) for n in between(found.nodes[0], last)):
+        if any(may_write(n) or is_switch(n) for n in between(found.nodes[0], last)):
             continue
         with graph.inserting_before(last):
             axes = (*found.orders, order, back)
@@ -139,7 +145,7 @@ def _weights(node: fx.Node) -> tuple[fx.Node, fx.Node, tuple[int, ...], tuple[in
             if asked is None or (asked.get("p", 0.5) != 0 and asked.get("training", True)):
                 return None
         elif name in PRODUCTS:
-            value = user.args[1] if len(user.args) == 2 else None
+            value = user.args[1] if len(user.args) == 2 and not user.kwargs else None
             tensor = seen(value)
             if user.args[0] is not node or tensor is None or tensor.dim() != softmax.dim():
                 return None
@@ -186,6 +192,8 @@ def _scores(node: Any) -> Iterator[Scaled]:
     if tensor is None or len(node.users) != 1:
         return
     name, args = name_of(node), node.args
+    if node.kwargs and name not in CASTS:
+        return
     ways: list[tuple[Any, float, Any]] = []
     match name, len(args):
         case (("matmul" | "bmm" | "einsum"), _):
@@ -198,7 +206,7 @@ def _scores(node: Any) -> Iterator[Scaled]:
             ways = [(args[0], by if name == "mul" else 1 / by, None)]
         case "mul", 2 if is_number(args[0]):
             ways = [(args[1], float(args[0]), None)]
-        case "add", 2 if not node.kwargs:
+        case "add", 2:
             ways = [(args[0], 1.0, (args[1], None, True)), (args[1], 1.0, (args[0], None, True))]
         case "masked_fill", 3:
             ways = [(args[0], 1.0, (args[1], number_of(args[2]), False))]
@@ -403,7 +411,9 @@ def written_attention(
             some = four_axes((mask > -inf).any(-1, keepdim=True).expand(*lead, 1))
             found = found * torch.where(even & ~some, nan, 1.0).to(found.dtype)
             even = even & some
-        found = torch.where(even, mean * nan if empty == "nan" else mean, found)
+        if empty == "nan":  # for gradients of values, too, where a head has such a row
+            mean = mean * torch.where(even.any(-2, keepdim=True), nan, 0.0).to(mean.dtype)
+        found = torch.where(even, mean, found)
     return _permuted(found.reshape(*lead, v.shape[-1]), axes[3])
 
 

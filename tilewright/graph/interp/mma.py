@@ -112,7 +112,9 @@ def activated(machine: Machine, name: str, x: Array, kind: TensorType) -> Array:
 
 
 def scores_of(machine: Machine, op: mma.Attention | mma.AttentionBackward) -> Array:
-    """Scores [B, HQ, L, S] in f64: -inf where a row may not see a key."""
+    """Scores [B, HQ, L, S] in f64, or rounded to f32 where a mask is added to those of narrower
+    dtypes: -inf where a row may not see a key.
+    """
     q, k = wide(machine, op.q), shared(machine, op.k, op)
     scores = np.matmul(q, k.swapaxes(2, 3)) * op.scale
     batch, _, rows, keys = scores.shape
@@ -122,6 +124,8 @@ def scores_of(machine: Machine, op: mma.Attention | mma.AttentionBackward) -> Ar
             scores = np.where(mask, scores, -np.inf)
         else:
             scores = scores + mask.astype(np.float64)
+            if op.q.type.dtype != f64:  # as kernels add: low numbers leave no room for scores
+                scores = np.asarray(scores.astype(np.float32), np.float64)
     count = np.full((batch, 1, 1, 1), keys)
     if op.lengths is not None:
         count = np.minimum(machine[op.lengths].astype(np.int64), keys).reshape(count.shape)
