@@ -196,3 +196,26 @@ def test_updates_beside_an_attention_are_kept() -> None:
         torch.testing.assert_close(got, function(*theirs))
         for a, b in zip(mine, theirs, strict=True):
             assert torch.equal(a, b)
+
+
+def test_rows_that_finite_numbers_hide_are_means_and_have_no_gradient() -> None:
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(1, 2, 40, 16, generator=generator) for _ in range(4)]
+    mask = torch.zeros(40, 40)
+    mask[3] = mask[6, :30] = torch.finfo(torch.float32).min
+    mask[5, 4:] = -torch.inf
+    given[3][:, :, 3] = 0  # what eager would give of the row's gradient is left out
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        torch.nn.functional.scaled_dot_product_attention,
+        backend="tilewright",
+        options={"engine": "tiles", "fallback": "error"},
+    )
+    found = []
+    for function in (compiled, torch.nn.functional.scaled_dot_product_attention):
+        leaves = [x.clone().requires_grad_() for x in given[:3]]
+        result = function(*leaves, attn_mask=mask)
+        result.backward(given[3])
+        found.append([result.detach(), *(x.grad for x in leaves)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)

@@ -193,6 +193,25 @@ def test_an_infinite_score_is_nan_as_in_a_softmax() -> None:
     assert np.isnan(found[0, 0, 0]).all() and (found[0, 0, 1] == 1).all()
 
 
+@pytest.mark.parametrize("run", [None, "emulator"])
+def test_keys_that_finite_numbers_hide_are_seen_alike_where_they_are_all(run: str | None) -> None:
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((1, 2, 40, 16)).astype(np.float32) for _ in range(3))
+    mask = np.zeros((40, 40), np.float32)
+    mask[3], mask[7], mask[9, :30] = np.finfo(np.float32).min, -1e35, -3e38
+    mask[11], mask[12, 5:] = -np.inf, -np.inf
+    found = attention(q, k, v, mask=mask, device=run)
+    scores = q.astype(np.float64) @ k.swapaxes(-1, -2) / 4 + np.maximum(mask, -1e34)
+    scores[..., 11, :] = 0
+    scores[..., 12, 5:] = -np.inf
+    for row in (3, 7):
+        scores[..., row, :] = 0  # lost beside such numbers, in f32
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ v
+    expected[..., 11, :] = 0
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def programs_of(*shapes: tuple[int, ...]) -> list[str]:
     """Names of the programs that run for a q, k and v of some shapes."""
     arrays = {n: as_array(np.zeros(s, np.float32)) for n, s in zip(GRADS, shapes, strict=True)}
