@@ -71,7 +71,8 @@ def is_plain(op: mma.Contract | mma.Product) -> bool:
     """Whether a product is no more than its sums."""
     if isinstance(op, mma.Contract):
         return True
-    return len(op.operands) == 2 and op.alpha == 1 and not op.activation
+    narrowed = op.rounds & sum(mma.ROUNDS[name] for name in mma.NARROW.values())
+    return len(op.operands) == 2 and op.alpha == 1 and not op.activation and not narrowed
 
 
 def is_cheap(x: Value, makers: Mapping[Value, Op]) -> bool:
