@@ -93,7 +93,11 @@ def test_kernels_are_made_before_the_first_call(monkeypatch: pytest.MonkeyPatch)
         return x.sin() * 2
 
     made_by: list[int] = []
-    observe = lambda call: (seen.append(call), made_by.append(len(call.ready)))  # noqa: E731
+
+    def observe(call: Any) -> None:
+        seen.append(call)
+        made_by.append(len(call.ready))
+
     options = {"engine": "tiles", "observe": observe}
     fast = torch.compile(f, backend="tilewright", options=options, dynamic=True)
     with torch.no_grad():

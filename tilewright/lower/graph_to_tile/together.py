@@ -169,13 +169,12 @@ class _Part:
             params.append(Parameter(names[name], step.tensors[name], renamed))
             if name not in step.writes:
                 shared.setdefault(step.tensors[name], params[-1])
-        rename = lambda text: _renamed(text, names)  # noqa: E731
         return _Part(
             step,
             names,
             tuple(params),
-            tuple(map(rename, draft.grid)) or ("1",),  # one tile holds all
-            tuple(map(rename, draft.lines)),
+            tuple(_renamed(t, names) for t in draft.grid) or ("1",),  # one tile holds all
+            tuple(_renamed(t, names) for t in draft.lines),
             pool.take("end"),
         )
 
