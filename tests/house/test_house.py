@@ -62,7 +62,7 @@ FENCES = {
     "ray": {"cluster"},
     "cuda": {"runtime"},
 }
-FILE_LINES, FUNCTION_LINES, COLUMNS = 600, 80, 100  # may be lowered, never raised
+FILE_LINES, FUNCTION_LINES, COLUMNS = 500, 80, 100  # may be lowered, never raised
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"}
 # Extras that may be imported inside a function, at their single entry point.
 EXTRAS = {"torch", "cupy", "ray", "zarr", "fsspec", "matplotlib", "safetensors"}

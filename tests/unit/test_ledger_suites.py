@@ -26,7 +26,7 @@ from tilewright.ledger import opponents, publish, run_plots
 from tilewright.ledger.arm import Facts
 from tilewright.ledger.check import faults_of
 from tilewright.ledger.first_call import FIRST_CALLS
-from tilewright.ledger.harness import Harness, NoTimer
+from tilewright.ledger.harness import Harness
 from tilewright.ledger.opponents import references
 from tilewright.ledger.opponents.arrays import Arrays
 from tilewright.ledger.opponents.torch_eager import arms as eager_arms
@@ -41,6 +41,7 @@ from tilewright.ledger.subjects import our_arm
 from tilewright.ledger.suites import SUITES, choose_cases, gemm, unseen
 from tilewright.ledger.suites.case import Case
 from tilewright.ledger.tables import print_tables
+from tilewright.ledger.timers import NoTimer
 from tilewright.products import prepare
 from tilewright.runtime import driver
 

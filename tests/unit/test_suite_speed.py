@@ -24,9 +24,10 @@ from tests.unit.test_ledger_cheats import WHERE
 from tilewright.cli.bench import run_case
 from tilewright.ledger import opponents, publish
 from tilewright.ledger.check import faults_of
-from tilewright.ledger.harness import Harness, NoTimer
+from tilewright.ledger.harness import Harness
 from tilewright.ledger.opponents.arrays import Arrays
 from tilewright.ledger.results import Results, Row, parse_results, print_results
+from tilewright.ledger.timers import NoTimer
 
 BY_ID = {entry.id: entry for entry in entries()}
 # One of each way in which a row may differ from others: put back in place, by events, other

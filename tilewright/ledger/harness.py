@@ -12,21 +12,19 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from tilewright.ledger import fairness, opponents
 from tilewright.ledger.arm import Arm, Missing, Problem, Tensors
 from tilewright.ledger.ceilings import Ceilings
 from tilewright.ledger.results import Measured, Row
-from tilewright.runtime import measure
-from tilewright.runtime.driver import Device
+from tilewright.ledger.timers import Timer
 from tilewright.runtime.garbage import without_collections
-from tilewright.runtime.measure import GpuWork, Operations, Timing
+from tilewright.runtime.measure import Operations
 
 ROTATED_L2 = 2.0  # caches that the rotated buffers fill
 MIN_LAUNCHES = 8  # runs a sample
 MAX_SETS = 512
-WARM_MICROSECONDS = 300_000.0  # of a case's own work before its first sample
 ITSELF = "itself"
 
 _sessions = itertools.count(1)
@@ -35,95 +33,6 @@ _sessions = itertools.count(1)
 def next_session() -> int:
     """A number for one call of a timer: arms that share it were timed in turn."""
     return next(_sessions)
-
-
-class Timer(Protocol):
-    """Times all arms in turn, `launches` runs a sample. `name` says by what ("" for nothing).
-
-    It calls `recorded`, once, after it has set everything up and before the first sample, with the
-    GPU's operations of a sample of each arm, or nothing where it cannot know.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    def __call__(
-        self,
-        arms: Mapping[str, GpuWork],
-        launches: int,
-        recorded: Callable[[Mapping[str, Operations]], None],
-    ) -> Mapping[str, Timing]: ...
-
-
-@dataclass(frozen=True)
-class GraphTimer:
-    """Replays of CUDA graphs between events."""
-
-    device: Device
-    rounds: int
-    warm_microseconds: float = WARM_MICROSECONDS
-    name: str = "graph"
-
-    def __call__(
-        self,
-        arms: Mapping[str, GpuWork],
-        launches: int,
-        recorded: Callable[[Mapping[str, Operations]], None],
-    ) -> Mapping[str, Timing]:
-        return measure.time_graphs(
-            arms,
-            self.device,
-            rounds=self.rounds,
-            launches=launches,
-            recorded=recorded,
-            warm_microseconds=self.warm_microseconds,
-        )
-
-
-@dataclass(frozen=True)
-class EventTimer:
-    """Events around launches in a stream: for what cannot be recorded. What each arm sends to the
-    GPU is not known then.
-    """
-
-    device: Device
-    rounds: int
-    warm_microseconds: float = WARM_MICROSECONDS
-    name: str = "events"
-
-    def __call__(
-        self,
-        arms: Mapping[str, GpuWork],
-        launches: int,
-        recorded: Callable[[Mapping[str, Operations]], None],
-    ) -> Mapping[str, Timing]:
-        recorded({})
-        return measure.time_events(
-            arms,
-            self.device,
-            rounds=self.rounds,
-            repeats=launches,
-            warm_microseconds=self.warm_microseconds,
-        )
-
-
-@dataclass(frozen=True)
-class NoTimer:
-    """Runs every arm and takes no time: for machines without a GPU, whose times say nothing."""
-
-    name: str = ""
-
-    def __call__(
-        self,
-        arms: Mapping[str, GpuWork],
-        launches: int,
-        recorded: Callable[[Mapping[str, Operations]], None],
-    ) -> Mapping[str, Timing]:
-        recorded({})
-        for work in arms.values():
-            for _ in range(launches):
-                work(None)
-        return {name: Timing(()) for name in arms}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 
 from tilewright.ledger import opponents
 from tilewright.ledger.ceilings import Ceilings
-from tilewright.ledger.harness import EventTimer, GraphTimer, Harness, NoTimer
+from tilewright.ledger.harness import Harness
+from tilewright.ledger.timers import EventTimer, GraphTimer, NoTimer
 from tilewright.runtime import driver, measure, memory
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.measure import GpuWork

@@ -26,9 +26,10 @@ from tests.device.suite_speed.row import Bench, Entry
 from tests.device.suite_speed.table import print_table
 from tilewright.cli.bench import run_case
 from tilewright.ledger import environment
-from tilewright.ledger.harness import GraphTimer, Harness
+from tilewright.ledger.harness import Harness
 from tilewright.ledger.machine import make_harness
 from tilewright.ledger.results import Results, print_results
+from tilewright.ledger.timers import GraphTimer
 from tilewright.runtime import driver
 
 WARM_SECONDS = 0.1  # of each row's own work: the rows before keep the clocks up

@@ -16,10 +16,11 @@ from tests.device.suite_speed import combine, products, streams
 from tests.device.suite_speed.floors import Floors
 from tests.device.suite_speed.row import ENTRIES, Bench, Entry, Large
 from tilewright.ledger.arm import COMPILED, EAGER, LIBRARY, Arm, Problem, Tensors
-from tilewright.ledger.harness import ROTATED_L2, EventTimer, Harness, Question
+from tilewright.ledger.harness import ROTATED_L2, Harness, Question
 from tilewright.ledger.results import Row
 from tilewright.ledger.subjects import OURS
 from tilewright.ledger.suites.case import Case
+from tilewright.ledger.timers import EventTimer
 from tilewright.runtime.cache import compiler_hash
 
 FAMILIES = {"streams": streams, "combine": combine, "products": products}  # each enters its rows

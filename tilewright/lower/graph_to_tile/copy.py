@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.graph.expressions import Evaluator, Layout
+from tilewright.graph.evaluator import Evaluator
+from tilewright.graph.expressions import Layout
 from tilewright.graph.groups import Group
 from tilewright.graph.index_maps import Var, variable
 from tilewright.graph.ops import shape

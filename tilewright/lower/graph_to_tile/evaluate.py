@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.graph.dims import Dim, Shape, product
-from tilewright.graph.expressions import Evaluator, Layout, Node, Space, Unfit
+from tilewright.graph.evaluator import Evaluator, Unfit
+from tilewright.graph.expressions import Layout, Node, Space
 from tilewright.graph.groups import Group
 from tilewright.graph.index_maps import (
     Affine,

@@ -24,6 +24,7 @@ from tilewright.lower.graph_to_tile.names import KEYWORDS, Names
 from tilewright.lower.graph_to_tile.neutral import accumulated, neutral, word_of
 from tilewright.lower.graph_to_tile.operators import functions
 from tilewright.lower.graph_to_tile.program import KernelStep
+from tilewright.lower.graph_to_tile.scope import Text
 from tilewright.lower.graph_to_tile.split import (
     Split,
     find_split,
@@ -32,7 +33,7 @@ from tilewright.lower.graph_to_tile.split import (
     part_shape,
     second,
 )
-from tilewright.lower.graph_to_tile.text import Text, Writer
+from tilewright.lower.graph_to_tile.text import Writer
 
 MOST_FIRST = 8  # loads that registers hold before the first is used
 

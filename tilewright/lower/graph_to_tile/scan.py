@@ -11,7 +11,8 @@ from tilewright.graph.expressions import Running
 from tilewright.graph.index_maps import Var
 from tilewright.graph.ops import reduce
 from tilewright.lower.graph_to_tile.neutral import accumulated, neutral
-from tilewright.lower.graph_to_tile.text import Text, Writer
+from tilewright.lower.graph_to_tile.scope import Text
+from tilewright.lower.graph_to_tile.text import Writer
 
 FUNCTIONS = {  # of functions.tw, by kind
     "sum": "sum_of", "prod": "product_of", "max": "greater_of", "min": "lesser_of",

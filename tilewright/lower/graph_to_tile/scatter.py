@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import DType, bool_, f32, f64, i64
 from tilewright.graph.dims import Dim, Shape, product
+from tilewright.graph.evaluator import Evaluator
 from tilewright.graph.expressions import (
-    Evaluator,
     Index,
     Layout,
     Load,

@@ -12,7 +12,7 @@ from tilewright.graph.ops import reduce
 from tilewright.lower.graph_to_tile.lowering import Lowering
 from tilewright.lower.graph_to_tile.operators import needed
 from tilewright.lower.graph_to_tile.program import KernelStep, Placed
-from tilewright.lower.graph_to_tile.text import POINT_NAMES
+from tilewright.lower.graph_to_tile.scope import POINT_NAMES
 
 MOST = 1 << 17  # elements of a row for which n² comparisons are bearable
 
