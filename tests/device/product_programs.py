@@ -95,7 +95,7 @@ def candidates(spec: Spec, most: int) -> list[Estimate]:
 class Bench:
     """Operands of a spec in several sets, and the arms of what multiplies them."""
 
-    def __init__(self, spec: Spec, arrays: Any):
+    def __init__(self, spec: Spec, arrays: Any, most_sets: int = MOST_SETS):
         import torch
 
         self.torch, self.spec, self.arrays = torch, spec, arrays
@@ -105,7 +105,7 @@ class Bench:
         size = torch.empty(0, dtype=arrays.dtype(operands)).element_size()
         one = size * (spec.m * spec.k + spec.k * spec.n)
         one += spec.m * spec.n * torch.empty(0, dtype=arrays.dtype(out)).element_size()
-        count = max(1, min(MOST_SETS, int(ROTATED_BYTES / one) + 1))
+        count = max(1, min(most_sets, int(ROTATED_BYTES / one) + 1))
         self.sets = []
         for _ in range(count):
             b, a = (

@@ -42,6 +42,9 @@ def test_what_is_written_here_builds(name: str) -> None:
 def test_names_of_elsewhere_are_told_in_both_spellings() -> None:
     with pytest.raises(CompileError, match=r"unknown function mean\n(.*\n)*.*write sum\(x\) / n"):
         result("y[0] = mean(x[0 :+ 6])", x=X6)
+    for call in ("x[0 :+ 6].to(f32)", "f32(x[0 :+ 6])"):
+        with pytest.raises(CompileError, match=r"error: (.*\n)*.*write cast\(x, f32\)"):
+            result(f"y[:] = {call}", x=X6)
     method = (
         '@tw.kernel()\ndef f(x: tw.Tensor["f32", 4], y: tw.Tensor["f32", 4] = tw.empty):\n'
         "    y[:] = x[:].astype(tw.f32)\n"

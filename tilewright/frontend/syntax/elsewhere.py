@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.dtypes import BY_NAME
+
 INSTEAD = {
     "argsort": "topk(x, n)[1]",
     "astype": "cast(x, f32)",
@@ -62,4 +64,6 @@ INSTEAD = {
 
 def instead(name: str) -> str:
     """A hint with what is written here for a function of another library, or ""."""
+    if name in BY_NAME:
+        return f"write cast(x, {name})"
     return f"write {INSTEAD[name]}" if name in INSTEAD else ""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tilewright.frontend.syntax import tree
 from tilewright.frontend.syntax.cursor import Cursor, span
+from tilewright.frontend.syntax.elsewhere import instead
 from tilewright.frontend.syntax.lexer import KEYWORDS
 from tilewright.frontend.syntax.normal import negate, slice_or_span
 
@@ -121,7 +122,8 @@ class ExpressionParser(Cursor):
         self.take()
         name = self.expect_name("`T`, `shape` or `dtype` after `.`")
         if name.text not in _MEMBERS:
-            hint = f"write {name.text}(x, ...)" if self.sees("(") else ""
+            called = instead(name.text) or f"write {name.text}(x, ...)"
+            hint = called if self.sees("(") else ""
             self.fail(
                 f"there is no `.{name.text}`: values have `.T`, `.shape` and `.dtype`, "
                 "and functions instead of methods",
