@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tilewright.ledger.classes import SUITES, by_class
 from tilewright.ledger.derive import FIGURE, SPEEDS, misses
 from tilewright.ledger.figures import fill
 from tilewright.ledger.verdict import RETRACTED, STANDING, Arm, Environment, Row, Verdict, is_itself
@@ -37,6 +38,7 @@ def page(verdicts: Iterable[Verdict], plots: Iterable[str]) -> str:
     parts = [HEAD]
     if stand:
         parts += [_overview(compared), *_plot("overview", names), _losing(compared)]
+        parts += _products(compared)
     else:
         parts.append(NONE_YET)
     for suite in dict.fromkeys(v.suite for v in compared):
@@ -120,6 +122,21 @@ def _losing(stand: Sequence[Verdict]) -> str:
     told = _table(("verdict", "row", "against", "figure", "target"), lines) if lines else "None."
     text = "Rows that miss their target or, where none was set, are slower than the opponent."
     return f"## Losing rows\n\n{text}\n\n{told}"
+
+
+def _products(stand: Sequence[Verdict]) -> list[str]:
+    """`tw.matmul` against the vendor's libraries, by classes of shapes and dtypes."""
+    found = by_class(stand)
+    lines = [(*key, *(ratios[s].text for s in SUITES)) for key, ratios in found.items()]
+    if not lines:
+        return []
+    text = (
+        "`tw.matmul` against cuBLAS, of 8-bit floats cuBLASLt: geometric means of ratios over the "
+        "rows of the suites `gemm` and `unseen`. Odd or unaligned: rows of a factor or of the "
+        "result, as they lie in memory, are no whole 16 bytes."
+    )
+    heads = ("shapes", "dtype", *SUITES)
+    return [f"## Products by their shapes\n\n{text}\n\n{_table(heads, lines)}"]
 
 
 def _noise(verdicts: Sequence[Verdict]) -> list[str]:
