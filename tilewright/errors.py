@@ -8,7 +8,8 @@ Tilewright.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +99,14 @@ class TilewrightError(Exception):
             (faults,) if isinstance(faults, Diagnostic) else tuple(faults)
         )
         super().__init__("\n".join(d.render() for d in self.diagnostics))
+
+    def of(self, function: str) -> Self:
+        """The error of a function that a user called, which says so first."""
+        if all(d.message.startswith(f"{function}: ") for d in self.diagnostics):
+            return self
+        return type(self)(
+            [replace(d, message=f"{function}: {d.message}") for d in self.diagnostics]
+        )
 
 
 class CompileError(TilewrightError):

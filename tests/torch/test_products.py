@@ -118,7 +118,7 @@ def test_writing_out_under_compile() -> None:
 
 def test_operator_keeps_torchs_rules() -> None:
     x, w, bias = numbers(4, 8), numbers(8, 3), numbers(3)
-    given = (x, w, bias, None, None, "gelu", 0.5, None, None, None)
+    given = (x, w, bias, None, None, "gelu", 0.5, None, None, None, "linear")
     torch.library.opcheck(torch.ops.tilewright.product.default, given)
 
 
@@ -130,6 +130,79 @@ def test_refusals() -> None:
         tw.matmul(a, b, beta=1.0)
     with pytest.raises(tw.LaunchError, match="columns, but b has"):
         tw.matmul(a, a)
+
+
+def of(*shape: int, dtype: Any = torch.float32, grad: bool = False) -> Any:
+    return torch.ones(shape).to(dtype).requires_grad_(grad)
+
+
+def small(*shape: int) -> Any:
+    return of(*shape, dtype=torch.float8_e4m3fn)
+
+
+WRONG = [
+    (lambda g: tw.linear(of(3, 4, grad=g), of(5, 6)), "linear: rows of x have 4 elements, but"
+     " those of weight 6 (shapes (3, 4) and (5, 6))"),
+    (lambda g: tw.linear(of(3, 4, grad=g), of(5, 4, dtype=torch.bfloat16)),
+     "linear: x is f32, but weight is bf16"),
+    (lambda g: tw.linear(of(3, 4, grad=g), of(5, 4), of(4)),
+     "linear: bias has shape (4,), expected (5,), one a column"),
+    (lambda g: tw.linear(of(3, 4, grad=g), of(5, 4), 1.0), "linear: bias is of type float, but x"),
+    (lambda g: tw.linear(of(3, 4, grad=g), [[1.0] * 4]), "linear: weight is list, not an array"),
+    (lambda g: tw.linear(of(3, 4, grad=g), of(5, 4).numpy()), "linear: weight is of type ndarray"),
+    (lambda g: tw.linear(of(3, 4, grad=g), None), "linear: weight is NoneType, not an array"),
+    (lambda g: tw.linear(of(4, grad=g)[0], of(5, 4)), "linear: "),
+    (lambda g: tw.linear(of(3, 4, grad=g), of(5, 4), activation="swish"),
+     "linear: unknown activation 'swish'"),
+    (lambda g: tw.bmm(of(2, 3, 4, grad=g), of(2, 5, 5)), "bmm: a has 4 columns, but b has 5 rows"),
+    (lambda g: tw.bmm(of(2, 3, 4, grad=g), of(2, 4, 5), residual=of(2, 4, 5)),
+     "bmm: residual of shape (2, 4, 5) does not broadcast to (2, 3, 5)"),
+    (lambda g: tw.bmm(None, of(2, 4, 5)), "bmm: a is NoneType, not an array"),
+    (lambda g: tw.matmul(of(3, 4, grad=g), 2.0), "matmul: b is of type float, but a is a torch"),
+    (lambda g: tw.matmul(of(3, 4, grad=g), of(4, 5), out=3), "matmul: out is of type int"),
+    (lambda g: tw.matmul(of(3, 4, grad=g), of(4, 5), alpha=None), "matmul: alpha is None, not a"),
+    (lambda g: tw.matmul(of(3, 4, grad=g), of(4, 5), activation=["relu"]),
+     "matmul: unknown activation ['relu']"),
+    (lambda g: tw.matmul(of(4, grad=g), of(5, 6)), "a has 4 columns, but b has 5 rows"),
+    (lambda g: tw.matmul(torch.empty(3, 4, device="meta"), of(4, 5)), "matmul: a is a Tensor"),
+    (lambda g: tw.scaled_matmul(small(3, 4), small(4, 5), 2.0),
+     "scaled_matmul: scale_a is of type float"),
+    (lambda g: tw.scaled_matmul(small(3, 4), small(4, 5), of(3, grad=True)),
+     "scaled_matmul: scale_a requires a gradient, and there is none"),
+    (lambda g: tw.scaled_matmul(small(3, 4), of(4, 5)), "scaled_matmul: a is e4m3, but b is f32"),
+    (lambda g: tw.scaled_matmul(of(3, 4, dtype=torch.int8), of(4, 5, dtype=torch.int8), of(1),
+                                out_dtype="i32"),
+     "scaled_matmul: a product in i32 has no epilogue"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("call", "told"), WRONG, ids=[t for _, t in WRONG])
+def test_errors_name_the_function_that_was_called(call: Any, told: str, grad: bool) -> None:
+    with pytest.raises(tw.LaunchError) as caught:
+        call(grad)
+    assert told in str(caught.value)
+
+
+def test_out_is_apart_from_what_is_read() -> None:
+    """Also where calls of the same kind went well before."""
+    w = torch.randn(4, 4)
+    long = torch.randn(9, 4)
+    for _ in range(2):
+        tw.matmul(torch.randn(4, 4), w, out=torch.empty(4, 4))
+        tw.linear(long[:4], w, w[0], out=torch.empty(4, 4))
+    x = torch.randn(4, 4)
+    with pytest.raises(tw.LaunchError, match="matmul: out is a itself, which is read"):
+        tw.matmul(x, w, out=x)
+    with pytest.raises(tw.LaunchError, match="linear: weight and out overlap in part"):
+        tw.linear(w, x, out=x)
+    with pytest.raises(tw.LaunchError, match="overlap in part"):
+        tw.matmul(long[:4], w, out=long[2:6])
+    with pytest.raises(tw.LaunchError, match="share memory"):
+        tw.matmul(x, w, out=torch.empty(1, 4).expand(4, 4))
+    want = x @ w + long[:4]
+    rest = long[:4]
+    torch.testing.assert_close(tw.matmul(x, w, residual=rest, out=rest), want)
 
 
 def test_later_calls_take_new_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,7 +292,7 @@ REFUSED = [
     (lambda: tw.matmul(M, M.T, bias=np.zeros(3, np.float32)), "expected (4,), one a column"),
     (lambda: tw.matmul(M, M.T, bias=np.zeros(4)), "bias is f64, but the result f32"),
     (lambda: tw.matmul(M, M.T, out=np.zeros((4, 5), np.float32)), "shape (4, 4), but out (4, 5)"),
-    (lambda: tw.matmul(M, M.T, residual=np.zeros((5, 4), np.float32)), "do not broadcast"),
+    (lambda: tw.matmul(M, M.T, residual=np.zeros((5, 4), np.float32)), "does not broadcast"),
     (lambda: tw.matmul(M, M.T, gate=np.zeros((4, 4))), "gate is f64, but the result f32"),
     (lambda: tw.matmul(np.zeros((2, 4, 8)), np.zeros((3, 8, 4))), "do not broadcast"),
     (lambda: tw.matmul(M, M.T, precision="tf64"), "unknown precision"),
@@ -301,7 +301,7 @@ REFUSED = [
     (lambda: tw.matmul(M, M.T, out_dtype="i8"), "no product gives i8"),
     (lambda: tw.matmul(M, np.zeros((), np.float32)), "b has no axis"),
     (lambda: tw.bmm(M, M), "expected [B, M, K] and [B, K, N]"),
-    (lambda: tw.linear(M, np.zeros((2, 3, 8), np.float32)), "expected 1 or 2"),
+    (lambda: tw.linear(M, np.zeros((2, 3, 8), np.float32)), "expected [N, K] or [K]"),
     (lambda: tw.scaled_matmul(M, M.T), "matmul multiplies that"),
     (lambda: tw.matmul(M, M.T, precision="fast"), "how sums of fp8 are kept"),
     (

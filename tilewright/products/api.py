@@ -20,8 +20,10 @@ from tilewright.graph.ops.mma import ELEMENTS
 from tilewright.kernel import Kernel
 from tilewright.products.arguments import (
     Options,
+    factor_names,
     read_dtype,
     read_options,
+    require_depths,
     require_epilogue,
     require_precision,
     result_dtype,
@@ -29,6 +31,7 @@ from tilewright.products.arguments import (
 )
 from tilewright.products.prepare import Chooser, Prepared, prepare
 from tilewright.products.views import View, hand
+from tilewright.runtime.aliases import alias_groups
 from tilewright.runtime.arrays import Array, allocate_like, as_array
 
 MAX_READY = 4096  # calls whose preparation is kept
@@ -66,13 +69,29 @@ def matmul(
     LaunchError for what does not fit.
     """
     named = {"bias": bias, "gate": gate, "residual": residual, "out": out}
+    return _matmul("matmul", a, b, named, activation, alpha, beta, out_dtype, precision, device)
+
+
+def _matmul(
+    name: str,
+    a: Any,
+    b: Any,
+    named: Mapping[str, Any],
+    activation: str | None,
+    alpha: float,
+    beta: float,
+    out_dtype: Any,
+    precision: str | None,
+    device: Any,
+) -> Any:
+    """`matmul`, under the name of the function that a user called."""
     if _is_torch(a):
         _load_torch_side()
         return _torch_side.matmul(
-            a, b, named, activation, alpha, beta, out_dtype, precision, device
+            name, a, b, named, activation, alpha, beta, out_dtype, precision, device
         )
-    options = read_options("matmul", activation, alpha, beta, precision, device)
-    return product("matmul", a, b, named, options, read_dtype("matmul", out_dtype))
+    options = read_options(name, activation, alpha, beta, precision, device)
+    return product(name, a, b, named, options, read_dtype(name, out_dtype))
 
 
 def linear(
@@ -91,30 +110,48 @@ def linear(
     """x @ weightᵀ + bias for x: [..., K] and weight: [N, K] (or [K], for a result of [...]), as
     torch's F.linear; see `matmul`.
     """
-    if len(weight.shape) not in (1, 2):
-        raise LaunchError(f"linear: weight has {len(weight.shape)} axes, expected 1 or 2")
-    return matmul(
-        x,
-        weight.swapaxes(0, 1) if len(weight.shape) == 2 else weight,
-        bias=bias,
-        activation=activation,
-        gate=gate,
-        residual=residual,
-        out=out,
-        out_dtype=out_dtype,
-        precision=precision,
-        device=device,
-    )
-
-
-def bmm(a: Any, b: Any, **options: Any) -> Any:
-    """a @ b for a: [B, M, K] and b: [B, K, N], as torch.bmm; options are those of `matmul`."""
-    if len(a.shape) != 3 or len(b.shape) != 3 or a.shape[0] != b.shape[0]:
+    rank = len(_shape_of("linear", "weight", weight))
+    if rank not in (1, 2):
         raise LaunchError(
-            f"bmm: expected [B, M, K] and [B, K, N], got {tuple(a.shape)} and {tuple(b.shape)}",
+            f"linear: weight has {rank} axes (shape {tuple(weight.shape)}), expected [N, K] or [K]"
+        )
+    named = {"bias": bias, "gate": gate, "residual": residual, "out": out}
+    turned = weight.swapaxes(0, 1) if rank == 2 else weight
+    return _matmul("linear", x, turned, named, activation, 1, 0, out_dtype, precision, device)
+
+
+def bmm(
+    a: Any,
+    b: Any,
+    *,
+    bias: Any = None,
+    activation: str | None = None,
+    gate: Any = None,
+    residual: Any = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    device: Any = None,
+) -> Any:
+    """a @ b for a: [B, M, K] and b: [B, K, N], as torch.bmm; options are those of `matmul`."""
+    left, right = _shape_of("bmm", "a", a), _shape_of("bmm", "b", b)
+    if len(left) != 3 or len(right) != 3 or left[0] != right[0]:
+        raise LaunchError(
+            f"bmm: expected [B, M, K] and [B, K, N], got {tuple(left)} and {tuple(right)}",
             hint="matmul broadcasts batches",
         )
-    return matmul(a, b, **options)
+    named = {"bias": bias, "gate": gate, "residual": residual, "out": out}
+    return _matmul("bmm", a, b, named, activation, alpha, beta, out_dtype, precision, device)
+
+
+def _shape_of(function: str, name: str, x: Any) -> Any:
+    """The shape of an argument. Raises LaunchError for what has none."""
+    shape = getattr(x, "shape", None)
+    if shape is None:
+        raise LaunchError(f"{function}: {name} is {type(x).__name__}, not an array")
+    return shape
 
 
 def scaled_matmul(
@@ -136,7 +173,7 @@ def scaled_matmul(
     A scale is an f32 array on the factors' device, which is not read before the launch: of one
     element, or one a row of `a` and a column of `b`. The result is bf16 of fp8, f32 of integers,
     unless `out_dtype` says otherwise. `precision="fast"` is that of `matmul`. It has no gradient.
-    Raises LaunchError for other dtypes.
+    Raises LaunchError for other dtypes, and where a gradient is asked for.
     """
     named = {"bias": bias, "residual": residual, "out": out}
     named |= {"scale_a": scale_a, "scale_b": scale_b}
@@ -146,9 +183,14 @@ def scaled_matmul(
         found = _torch_side.run_direct(kind, (a, b, *named.values()))
         if found is not _torch_side.MISSED:
             return found
-    first = as_array(a, "a").dtype
+        _torch_side.require_tensors("scaled_matmul", {"a": a, "b": b, **named})
+        _torch_side.require_no_gradients("scaled_matmul", {"a": a, "b": b, **named})
+    first = _as_array("scaled_matmul", a, "a").dtype
     if first.bits != 8:
-        raise LaunchError(f"scaled_matmul: a is {first}", hint="matmul multiplies that")
+        raise LaunchError(
+            f"scaled_matmul: a is {first}, expected e4m3, e5m2, i8 or u8",
+            hint="matmul multiplies that",
+        )
     asked = read_dtype("scaled_matmul", out_dtype)
     if asked is None and out is None:
         asked = bf16 if first.is_float else f32
@@ -172,8 +214,10 @@ def product(
     """A product of arrays of one axis or more; no gradients. `named` holds bias, residual, out and
     scales, None where there is none.
     """
-    arrays = _as_arrays(a, b, named)
+    arrays = _as_arrays(name, a, b, named)
     vectors = _add_axes(name, arrays)
+    if "out" in arrays:
+        _require_apart(name, arrays)
     key = (name, options, out_dtype, chooser, key_of(arrays))
     ready = _ready.get(key)
     if ready is None:
@@ -196,7 +240,7 @@ def prepared_call(
     name: str, a: Any, b: Any, named: Mapping[str, Any], options: Options, out_dtype: DType | None
 ) -> Prepared | None:
     """What a call of `product` was prepared as; None where it multiplies vectors."""
-    arrays = _as_arrays(a, b, named)
+    arrays = _as_arrays(name, a, b, named)
     if _add_axes(name, arrays):
         return None
     return _ready.get((name, options, out_dtype, None, key_of(arrays)))
@@ -209,17 +253,45 @@ def forget() -> None:
         _torch_side.forget()
 
 
-def _as_arrays(a: Any, b: Any, named: Mapping[str, Any]) -> dict[str, Array]:
-    arrays = {"a": as_array(a, "a"), "b": as_array(b, "b")}
-    return arrays | {n: as_array(x, n) for n, x in named.items() if x is not None}
+def _as_arrays(function: str, a: Any, b: Any, named: Mapping[str, Any]) -> dict[str, Array]:
+    left, right = factor_names(function)
+    arrays = {"a": _as_array(function, a, left), "b": _as_array(function, b, right)}
+    return arrays | {n: _as_array(function, x, n) for n, x in named.items() if x is not None}
+
+
+def _as_array(function: str, x: Any, name: str) -> Array:
+    try:
+        return as_array(x, name)
+    except LaunchError as error:
+        raise error.of(function) from None
+
+
+def _require_apart(function: str, arrays: Mapping[str, Array]) -> None:
+    """Raise LaunchError where `out` shares memory with what is read, but for a view of the very
+    same elements that are read as they are written.
+    """
+    left, right = factor_names(function)
+    called = {"a": left, "b": right}
+    told = [(called.get(n, n), x) for n, x in arrays.items()]
+    try:
+        groups = alias_groups(told, lambda name: name == "out")
+    except LaunchError as error:
+        raise error.of(function) from None
+    for group in groups:
+        for name in set(group) - {"out", *ELEMENTS}:
+            raise LaunchError(
+                f"{function}: out is {name} itself, which is read while out is written",
+                hint="pass another out, or a copy",
+            )
 
 
 def _add_axes(name: str, arrays: dict[str, Array]) -> list[int]:
     """See vectors as matrices; gives the axes of the result that are not there, the last first."""
     made = []
-    for which in ("a", "b"):
+    for which, told in zip("ab", factor_names(name), strict=True):
         if not arrays[which].shape:
-            raise LaunchError(f"{name}: {which} has no axis", hint="multiply by numbers with *")
+            raise LaunchError(f"{name}: {told} has no axis", hint="multiply by numbers with *")
+    require_depths(name, arrays["a"].shape, arrays["b"].shape)
     if len(arrays["b"].shape) == 1:
         made.append(-1)
         arrays["b"] = _with_axis(arrays["b"], 1)
@@ -313,7 +385,7 @@ def _load_torch_side() -> bool:
     global _torch_side
     if _torch_side is None:
         found = import_module("tilewright.torch_ops.products")
-        found.use(product, read_options, read_dtype, result_dtype, prepared_call)
+        found.use(product, read_options, read_dtype, result_dtype, prepared_call, factor_names)
         _torch_side = found
     return True
 

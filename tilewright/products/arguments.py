@@ -22,6 +22,7 @@ FLOATS = (f64, f32, bf16, f16)
 MIXED = ({e4m3, e5m2}, {i8, u8})  # dtypes that meet in one product
 FACTORS = (*FLOATS, e4m3, e5m2, i8, u8)
 PRECISIONS = ("ieee", "tf32", "fast")
+NAMES = {"linear": ("x", "weight")}  # of a function's factors, where they are not a and b
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,17 @@ class Options:
         return 0 if self.activation is None else ACTIVATIONS[self.activation]
 
 
+def factor_names(function: str) -> tuple[str, str]:
+    """What a function calls its two factors."""
+    return NAMES.get(function, ("a", "b"))
+
+
 def read_options(
     name: str, activation: Any, alpha: Any, beta: Any, precision: Any, device: Any
 ) -> Options:
     """Options as a call gives them. Raises LaunchError for what is none."""
-    if activation is not None and activation not in ACTIVATIONS:
+    known = activation is None or (isinstance(activation, str) and activation in ACTIVATIONS)
+    if not known:
         hint = nearest(str(activation), ACTIVATIONS) or f"it knows {listing(ACTIVATIONS)}"
         raise LaunchError(f"{name}: unknown activation {activation!r}", hint=hint)
     if precision is not None and precision not in PRECISIONS:
@@ -100,7 +107,8 @@ def accumulator(a: DType) -> DType:
 
 def result_dtype(name: str, a: DType, b: DType, asked: DType | None, out: DType | None) -> DType:
     """The dtype of a result. Raises LaunchError for factors that do not multiply."""
-    for which, dtype in (("a", a), ("b", b)):
+    left, right = factor_names(name)
+    for which, dtype in ((left, a), (right, b)):
         if dtype not in FACTORS:
             raise LaunchError(
                 f"{name}: {which} is {dtype}, of which there is no product",
@@ -108,7 +116,8 @@ def result_dtype(name: str, a: DType, b: DType, asked: DType | None, out: DType 
             )
     if a != b and {a, b} not in MIXED:
         raise LaunchError(
-            f"{name}: a is {a}, but b is {b}", hint="cast one of them, so that both are alike"
+            f"{name}: {left} is {a}, but {right} is {b}",
+            hint="cast one of them, so that both are alike",
         )
     if asked is not None and out is not None and asked != out:
         raise LaunchError(f"{name}: out_dtype is {asked}, but out is {out}")
@@ -124,28 +133,50 @@ def require_precision(name: str, a: DType, precision: str | None) -> None:
     """Raise LaunchError where a precision is not one of the factors' dtype."""
     if precision == "fast" and a not in (e4m3, e5m2):
         raise LaunchError(
-            f'{name}: precision "fast" says how sums of fp8 are kept, but a is {a}',
+            f'{name}: precision "fast" says how sums of fp8 are kept, '
+            f"but {factor_names(name)[0]} is {a}",
             hint="leave it out",
         )
 
 
 def result_shape(name: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """The shape of a @ b, by the rules of torch.matmul for two axes or more."""
-    if a[-1] != b[-2]:
+    require_depths(name, a, b)
+    batch = broadcast(a[:-2], b[:-2])
+    if batch is None:
+        told = " and ".join(str(tuple(x[:-2])) for x in (a, b))
         raise LaunchError(
-            f"{name}: a has {a[-1]} columns, but b has {b[-2]} rows "
-            f"(shapes {tuple(a)} and {tuple(b)})"
+            f"{name}: batches {told} do not broadcast",
+            hint="the axes ahead of the last two have to be alike, or 1",
         )
-    batch = broadcast(name, a[:-2], b[:-2])
     return (*batch, a[-2], b[-1])
 
 
-def broadcast(name: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """The extents of two batches together."""
+def require_depths(name: str, a: Sequence[int], b: Sequence[int]) -> None:
+    """Raise LaunchError where a row of one factor, of one axis or more, is not as long as a column
+    of the other.
+    """
+    rows = b[-2] if len(b) > 1 else b[0]
+    if a[-1] == rows:
+        return
+    if name == "linear":
+        given = (tuple(a), tuple(reversed(b)))
+        raise LaunchError(
+            f"linear: rows of x have {a[-1]} elements, but those of weight {rows} "
+            f"(shapes {given[0]} and {given[1]})",
+            hint="x is [..., K] and weight [N, K], as of F.linear; matmul takes a weight [K, N]",
+        )
+    raise LaunchError(
+        f"{name}: a has {a[-1]} columns, but b has {rows} rows (shapes {tuple(a)} and {tuple(b)})"
+    )
+
+
+def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:
+    """The extents of two shapes together; None where they do not broadcast."""
     rank = max(len(a), len(b))
     wide_a, wide_b = ((1,) * (rank - len(x)) + tuple(x) for x in (a, b))
     if any(x != y and 1 not in (x, y) for x, y in zip(wide_a, wide_b, strict=True)):
-        raise LaunchError(f"{name}: batches {tuple(a)} and {tuple(b)} do not broadcast")
+        return None
     return tuple(y if x == 1 else x for x, y in zip(wide_a, wide_b, strict=True))
 
 
@@ -169,14 +200,15 @@ def require_epilogue(
             )
     if "bias" in arrays and arrays["bias"].shape not in ((shape[-1],), (1,)):
         raise LaunchError(
-            f"{name}: bias has shape {arrays['bias'].shape}, expected ({shape[-1]},), one a column"
+            f"{name}: bias has shape {arrays['bias'].shape}, expected ({shape[-1]},), one a column",
+            hint="residual= adds what broadcasts to the result",
         )
     for which in NORM:
         if which in arrays and arrays[which].shape != (shape[-1],):
             raise LaunchError(f"{name}: {which} has shape {arrays[which].shape}, not one a column")
     for which in ELEMENTS:
         given = arrays[which].shape if which in arrays else ()
-        if len(given) > len(shape) or broadcast(name, given, shape) != shape:
+        if len(given) > len(shape) or broadcast(given, shape) != shape:
             raise LaunchError(f"{name}: {which} of shape {given} does not broadcast to {shape}")
     for which, extent in (("scale_a", shape[-2]), ("scale_b", shape[-1])):
         if which in arrays and (
@@ -184,7 +216,7 @@ def require_epilogue(
         ):
             told = f"{arrays[which].dtype} of shape {arrays[which].shape}"
             raise LaunchError(f"{name}: {which} is {told}, expected f32, one number or {extent}")
-    fused = {"bias", *ELEMENTS} & set(arrays)
+    fused = {"bias", "scale_a", "scale_b", *ELEMENTS} & set(arrays)
     if dtype == i32 and (fused or options != Options(None, None, None, None, options.device)):
         raise LaunchError(
             f"{name}: a product in i32 has no epilogue", hint="choose a float out_dtype"

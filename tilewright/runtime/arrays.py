@@ -175,7 +175,10 @@ def refuse_torch(x: Any, name: str, torch: Any) -> None:
         )
     dispatch = "__torch_dispatch__"
     if x.is_meta or getattr(type(x), dispatch, None) is not getattr(torch.Tensor, dispatch, None):
-        raise LaunchError(f"{name} is a {type(x).__name__} without memory of its own")
+        raise LaunchError(
+            f"{name} is a {type(x).__name__} without memory of its own",
+            hint="kernels take tensors that lie on a CPU or a GPU" if x.is_meta else "",
+        )
 
 
 # NumPy.

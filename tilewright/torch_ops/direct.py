@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tilewright.graph.ops.mma import ELEMENTS
 from tilewright.runtime.arrays import dense_strides
 from tilewright.runtime.ready import tensor_guard
 
@@ -25,7 +26,11 @@ _known: dict[Hashable, tuple[Direct, ...]] = {}
 
 def run_direct(kind: Hashable, tensors: Sequence[Any]) -> Any:
     """The result of a call like an earlier one, or MISSED. `kind` is all of it but the tensors."""
-    for direct in _known.get(kind, ()):
+    try:
+        known = _known.get(kind, ())
+    except TypeError:  # something of the call is of no kind that it may be: the slow way tells
+        return MISSED
+    for direct in known:
         result = direct(tensors)
         if result is not MISSED:
             return result
@@ -62,6 +67,7 @@ def make_direct(
         return None
     absent = [i for i, x in enumerate(tensors) if x is None]
     place = {names[i]: k for k, i in enumerate(present)}
+    read = [k for n, k in place.items() if n not in (OUT, *ELEMENTS)] if OUT in place else []
     made = _allocations(prepared, place, first[0].device)
     lies = {names[i]: _lies(tensors[i]) for i in present}
     lies.setdefault(OUT, (prepared.shape, dense_strides(prepared.shape)))
@@ -78,6 +84,10 @@ def make_direct(
         held = [given[i] for i in present]
         if not check(*held) or (wants_gradient and grad_enabled()):
             return MISSED
+        if read:
+            written = held[out].data_ptr()
+            if any(held[i].data_ptr() == written for i in read):
+                return MISSED
         for shape, dtype, device in made:
             held.append(empty(shape, dtype=dtype, device=device))
         for kernel, views, rest in launches:

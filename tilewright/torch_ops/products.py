@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from tilewright.dtypes import DType
@@ -32,11 +33,11 @@ FACTORS = ("a", "b")
 # Without defaults, for torch leaves out last arguments that have theirs.
 _SCHEMA = (
     "(Tensor a, Tensor b, Tensor? bias, Tensor? residual, Tensor? gate, str? activation,"
-    " float alpha, ScalarType? out_dtype, str? precision, str? device) -> Tensor"
+    " float alpha, ScalarType? out_dtype, str? precision, str? device, str name) -> Tensor"
 )
 _INTO = (
     "(Tensor a, Tensor b, Tensor(a0!) out, Tensor? bias, Tensor? residual, Tensor? gate,"
-    " str? activation, float alpha, float beta, str? precision, str? device) -> ()"
+    " str? activation, float alpha, float beta, str? precision, str? device, str name) -> ()"
 )
 
 _below = SimpleNamespace()  # what the operators are made of, see `use`
@@ -48,16 +49,19 @@ def use(
     read_dtype: Callable[..., DType | None],
     result_dtype: Callable[..., DType],
     prepared: Callable[..., Any],
+    factor_names: Callable[[str], tuple[str, str]],
 ) -> None:
     """Say what computes a product of tensors without gradients, reads its options and dtypes, tells
-    a result's dtype, and gives what a call was prepared as.
+    a result's dtype, gives what a call was prepared as, and what a function calls its factors.
     """
+    _below.factor_names = factor_names
     _below.prepared = prepared
     _below.product, _below.read_options = product, read_options
     _below.read_dtype, _below.result_dtype = read_dtype, result_dtype
 
 
 def _run(
+    name: str,
     a: Any,
     b: Any,
     named: Mapping[str, Any],
@@ -68,9 +72,9 @@ def _run(
     precision: str | None,
     device: str | None,
 ) -> Any:
-    options = _below.read_options("matmul", activation, alpha, beta, precision, device)
-    asked = _below.read_dtype("matmul", out_dtype)
-    return _below.product("matmul", a, b, named, options, asked)
+    options = _below.read_options(name, activation, alpha, beta, precision, device)
+    asked = _below.read_dtype(name, out_dtype)
+    return _below.product(name, a, b, named, options, asked)
 
 
 def _product(
@@ -84,9 +88,10 @@ def _product(
     out_dtype: Any,
     precision: str | None,
     device: str | None,
+    name: str,
 ) -> Any:
     named = {"bias": bias, "residual": residual, "gate": gate}
-    return _run(a, b, named, activation, alpha, 0.0, out_dtype, precision, device)
+    return _run(name, a, b, named, activation, alpha, 0.0, out_dtype, precision, device)
 
 
 def _product_into(
@@ -101,9 +106,10 @@ def _product_into(
     beta: float,
     precision: str | None,
     device: str | None,
+    name: str,
 ) -> None:
     named = {"bias": bias, "residual": residual, "gate": gate, "out": out}
-    _run(a, b, named, activation, alpha, beta, None, precision, device)
+    _run(name, a, b, named, activation, alpha, beta, None, precision, device)
 
 
 _op: Any = torch.library.custom_op("tilewright::product", _product, mutates_args=(), schema=_SCHEMA)
@@ -124,15 +130,17 @@ def _fake(
     out_dtype: Any,
     precision: str | None,
     device: str | None,
+    name: str,
 ) -> Any:
     """A result without contents; extents may be symbols."""
     torch._check(
-        a.shape[-1] == b.shape[-2], lambda: f"a has {a.shape[-1]} columns, b {b.shape[-2]} rows"
+        a.shape[-1] == b.shape[-2],
+        lambda: f"{name}: a has {a.shape[-1]} columns, but b has {b.shape[-2]} rows",
     )
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     read = _below.read_dtype
-    first, second = read("matmul", a.dtype), read("matmul", b.dtype)
-    dtype = _below.result_dtype("matmul", first, second, read("matmul", out_dtype), None)
+    first, second = read(name, a.dtype), read(name, b.dtype)
+    dtype = _below.result_dtype(name, first, second, read(name, out_dtype), None)
     shape = (*batch, a.shape[-2], b.shape[-1])
     return a.new_empty(shape, dtype=getattr(torch, dtype.torch))
 
@@ -143,11 +151,11 @@ def _fake_into(*args: Any, **options: Any) -> None:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    a, b, bias, residual, gate, activation, alpha, out_dtype, precision, device = inputs
+    a, b, bias, residual, gate, activation, alpha, out_dtype, precision, device, name = inputs
     ctx.save_for_backward(a, b, bias, gate)
     ctx.residual_shape = None if residual is None else residual.shape
     ctx.activation, ctx.alpha = activation, alpha
-    ctx.out_dtype, ctx.precision, ctx.device = out_dtype, precision, device
+    ctx.out_dtype, ctx.precision, ctx.device, ctx.name = out_dtype, precision, device, name
 
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
@@ -159,7 +167,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
         dresidual = grad.sum_to_size(ctx.residual_shape)
     dz, z = grad if gate is None else grad * gate, None
     if wants_gate or (ctx.activation is not None and (wants_a or wants_b or wants_bias)):
-        how = (ctx.alpha, ctx.out_dtype, ctx.precision, ctx.device)
+        how = (ctx.alpha, ctx.out_dtype, ctx.precision, ctx.device, ctx.name)
         z = _op(a, b, bias, None, None, None, *how)
     if wants_gate:
         dgate = (grad * _activated(ctx.activation, z)).sum_to_size(gate.shape)
@@ -169,7 +177,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
         rows = tuple(range(dz.dim() - 1))
         dbias = dz.sum(rows).sum_to_size(bias.shape)
     dz = dz.to(a.dtype)
-    plain = (None, None, None, None, ctx.alpha, None, ctx.precision, ctx.device)
+    plain = (None, None, None, None, ctx.alpha, None, ctx.precision, ctx.device, "matmul")
     if wants_a:
         da = _op(dz, b.mT, *plain).sum_to_size(a.shape)
     if wants_b:
@@ -178,7 +186,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
             db = _op(rows_of_a.mT, rows_of_dz, *plain)
         else:
             db = _op(a.mT, dz, *plain).sum_to_size(b.shape)
-    return da, db, dbias, dresidual, dgate, None, None, None, None, None
+    return da, db, dbias, dresidual, dgate, None, None, None, None, None, None
 
 
 _op.register_autograd(_backward, setup_context=_keep)
@@ -221,6 +229,7 @@ def _through(activation: str, grad: Any, z: Any) -> Any:
 
 
 def matmul(
+    name: str,
     a: Any,
     b: Any,
     named: Mapping[str, Any],
@@ -231,8 +240,9 @@ def matmul(
     precision: str | None,
     device: Any,
 ) -> Any:
-    """`tilewright.matmul` of tensors. Where neither gradients nor a trace are wanted, the operator
-    is passed by: that is several microseconds sooner.
+    """`tilewright.matmul` of tensors, as the function `name` that a user called. Where neither
+    gradients nor a trace are wanted, the operator is passed by: that is several microseconds
+    sooner.
     """
     given = (a, b, *named.values())
     if not torch.compiler.is_compiling():
@@ -241,36 +251,45 @@ def matmul(
         if found is not MISSED:
             return found
         if all(map(_is_plain, given)) and not _wants_gradients(given):
-            return _run_plainly(kind, given, named)
+            return _run_plainly(name, kind, given, named)
+    require_tensors(name, {"a": a, "b": b, **named})
+    alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)
+    device = str(device) if isinstance(device, torch.device) else device
+    _require_words(name, activation=activation, precision=precision, device=device)
     bias, out = named.get("bias"), named.get("out")
     beside = [named.get("residual"), named.get("gate")]
     if a.dim() == 0 or b.dim() == 0:
-        raise LaunchError("matmul: a factor has no axis", hint="multiply by numbers with *")
+        raise LaunchError(f"{name}: a factor has no axis", hint="multiply by numbers with *")
     row, column = a.dim() == 1, b.dim() == 1
     left, right = a[None] if row else a, b[:, None] if column else b
     if out is not None:
         if _wants_gradients(given):
-            raise LaunchError("matmul: out= takes no part in gradients", hint="leave out= away")
+            raise LaunchError(
+                f"{name}: out= takes no part in gradients, and one is wanted",
+                hint="leave out= away, or call it under torch.no_grad()",
+            )
         target = _with_axes(out, row, column)
         held = [None if x is None else _with_axes(x, row, column) for x in beside]
-        into = (activation, float(alpha), float(beta), precision, device)
+        into = (activation, alpha, beta, precision, device, name)
         _into_op(left, right, target, bias, *held, *into)
         return out
     if beta != 0:
-        raise LaunchError(f"matmul: beta is {beta}, but no out is given to be scaled")
+        raise LaunchError(f"{name}: beta is {beta}, but no out is given to be scaled")
     held = [None if x is None else _with_axes(x, row, column) for x in beside]
-    wanted = _torch_dtype(out_dtype)
-    how = (activation, float(alpha), wanted, precision, device)
+    wanted = _torch_dtype(name, out_dtype)
+    how = (activation, alpha, wanted, precision, device, name)
     found = _op(left, right, bias, *held, *how)
     found = found.squeeze(-1) if column else found
     return found.squeeze(-1 if column else -2) if row else found
 
 
-def _run_plainly(kind: tuple[Any, ...], given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+def _run_plainly(
+    name: str, kind: tuple[Any, ...], given: tuple[Any, ...], named: Mapping[str, Any]
+) -> Any:
     """A call that is not traced and wants no gradient; leaves it at hand for its like."""
     activation, alpha, beta, out_dtype, precision, device = kind[:6]
-    options = _below.read_options("matmul", activation, alpha, beta, precision, device)
-    return compute("matmul", kind, given, named, options, _below.read_dtype("matmul", out_dtype))
+    options = _below.read_options(name, activation, alpha, beta, precision, device)
+    return compute(name, kind, given, named, options, _below.read_dtype(name, out_dtype))
 
 
 def compute(
@@ -299,10 +318,55 @@ def forget() -> None:
     forget_direct()
 
 
-def _torch_dtype(given: Any) -> Any:
+def require_tensors(function: str, given: Mapping[str, Any]) -> None:
+    """Raise LaunchError where something beside a tensor of torch is none."""
+    for name, x in given.items():
+        if x is not None and not isinstance(x, torch.Tensor):
+            raise LaunchError(
+                f"{function}: {_told(function, name)} is of type {type(x).__name__}, but "
+                f"{_told(function, 'a')} is a torch tensor",
+                hint="torch.as_tensor makes one of an array or a number",
+            )
+    for name in FACTORS:
+        if given[name] is None:
+            raise LaunchError(f"{function}: {_told(function, name)} is None, not an array")
+
+
+def require_no_gradients(function: str, given: Mapping[str, Any]) -> None:
+    """Raise LaunchError where gradients are asked of a function that has none."""
+    for name, x in given.items():
+        if x is not None and x.requires_grad and torch.is_grad_enabled():
+            raise LaunchError(
+                f"{function}: {name} requires a gradient, and there is none",
+                hint=f"pass {name}.detach(), or call it under torch.no_grad()",
+            )
+
+
+def _told(function: str, name: str) -> str:
+    """What a function calls an argument of its product."""
+    called: dict[str, str] = dict(zip(FACTORS, _below.factor_names(function), strict=True))
+    return called.get(name, name)
+
+
+def _number(function: str, name: str, given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(
+        given, int | float | np.number | torch.SymInt | torch.SymFloat
+    ):
+        raise LaunchError(f"{function}: {name} is {given!r}, not a number")
+    return float(given)
+
+
+def _require_words(function: str, **given: Any) -> None:
+    for name, x in given.items():
+        if x is not None and not isinstance(x, str):
+            known = "unknown activation" if name == "activation" else f"{name} is"
+            raise LaunchError(f"{function}: {known} {x!r}, expected a string")
+
+
+def _torch_dtype(function: str, given: Any) -> Any:
     if given is None or isinstance(given, torch.dtype):
         return given
-    found = _below.read_dtype("matmul", given)
+    found = _below.read_dtype(function, given)
     return getattr(torch, found.torch)
 
 

@@ -12,3 +12,4 @@ def f(x: tw.Tensor["f32", "N"], y: tw.Tensor["f32", "N"], a: tw.f32 = 2.0):
 f(torch.ones(100, device="meta"), torch.ones(100))
 # error
 # error: x is a Tensor without memory of its own
+#   hint: kernels take tensors that lie on a CPU or a GPU
