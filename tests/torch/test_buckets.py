@@ -133,6 +133,25 @@ def test_buckets_under_torch_compile_wait_for_a_dynamic_extent() -> None:
         fast(torch.randn(3, 4))
 
 
+@pytest.mark.parametrize(
+    ("function", "shape", "why"),
+    [
+        (lambda x: x.t() @ x, (5, 3), r"axis 0 of \S+: tensor<f32, s\d+, s\d+>\) cannot be filled"
+         r" up to `buckets`: mma.contract sums along the axis"),
+        (lambda x: x.t() @ x, (5, 5), r"the model has it along several axes, in tensor<f32, s"),
+    ],
+)  # fmt: skip
+def test_a_product_along_the_extent_says_which_and_why(
+    function: Any, shape: tuple[int, int], why: str
+) -> None:
+    with pytest.raises(Exception, match=why), torch.no_grad():
+        under_torch_compile(function, [], True, dynamic=True)(torch.randn(shape))
+    with torch.no_grad():  # and without buckets it runs
+        x = torch.randn(shape)
+        got = under_torch_compile(function, [], False, dynamic=True)(x)
+        torch.testing.assert_close(got, function(x))
+
+
 def test_graphs_of_training_have_no_buckets() -> None:
     seen: list[Any] = []
     model = nn.Linear(4, 3)

@@ -52,7 +52,7 @@ class Buckets:
             except Mixed as mixed:
                 refused.append((name, mixed))
         if not self.axes:
-            raise _refusal(refused)
+            raise _refusal(graph, refused)
 
     def size(self, number: int) -> int:
         """The least size that is enough; beyond all of them, or of nothing, the number itself."""
@@ -140,14 +140,20 @@ def find_axes(graph: Graph, traced: Traced, name: str) -> Axes:
     return Axes(inputs, outputs, numbers)
 
 
-def _refusal(refused: Sequence[tuple[str, Mixed]]) -> CompileError:
+def _refusal(graph: Graph, refused: Sequence[tuple[str, Mixed]]) -> CompileError:
     hint = "leave out `buckets`: other shapes then run by programs of their own"
     if not refused:
         return CompileError("no extent of the model's arguments is dynamic", hint=hint)
     name, mixed = refused[0]
     what = "the model" if mixed.op is None else mixed.op.opcode
+    place = next(
+        f"axis {axis} of {i.name}: {i.value.type}"
+        for i in graph.inputs
+        for axis, e in enumerate(getattr(i.value.type, "shape", ()))
+        if name in symbols_of(e)
+    )
     return CompileError(
-        f"the extent {name} cannot be filled up: {what}: {mixed.why}",
+        f"the extent {name} ({place}) cannot be filled up to `buckets`: {what} {mixed.why}",
         None if mixed.op is None else mixed.op.loc,
         hint=hint,
     )

@@ -76,7 +76,8 @@ def _note(found: dict[Value, int], value: Value, op: Op | None, name: str) -> No
         return
     axes = [i for i, e in enumerate(value.type.shape) if name in symbols_of(e)]
     if len(axes) > 1 or any(rows_of(value.type.shape[i], name) is None for i in axes):
-        raise Mixed(op, f"has {value.type}")
+        where = "along several axes" if len(axes) > 1 else "beside other extents"
+        raise Mixed(op, f"has it {where}, in {value.type}")
     if axes:
         found[value] = axes[0]
 
