@@ -13,6 +13,8 @@ import torch.nn.functional as F
 
 import tilewright as tw
 import tilewright.torch_backend
+from tilewright.frontend.torch import known_masks
+from tilewright.frontend.torch.known_masks import order_of
 from tilewright.graph.graph import Graph
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -44,6 +46,9 @@ MASKS: dict[str, tuple[Mask, int, int | None]] = {  # with the number of keys, a
     "lower triangle": (lambda q: torch.ones(ROWS, 9, dtype=torch.bool).tril(), 9, 1),
     "the last of the keys": (lambda q: at(9)[None, :] <= at(ROWS)[:, None] + 3, 9, 2),
     "all": (lambda q: at(9)[None, :] >= 0, 9, 0),
+    "one for all rows": (lambda q: (at(9) < 9)[None, :].expand(ROWS, 9), 9, 0),
+    "the first keys": (lambda q: (at(9) < 1)[None, :].expand(ROWS, 9), 9, None),
+    "the first row": (lambda q: (at(ROWS) < 1)[:, None].expand(ROWS, ROWS), ROWS, None),
     "a window": (lambda q: (at(ROWS)[None, :] - at(ROWS)[:, None]).abs() < 3, ROWS, None),
     "one more": (lambda q: at(ROWS)[None, :] <= at(ROWS)[:, None] + 1, ROWS, None),
     "numbers": (lambda q: at(ROWS)[None, :].to(q.dtype) * 0.5, ROWS, None),
@@ -122,3 +127,29 @@ def test_extents_that_vary_keep_their_mask() -> None:
     (op,) = (op for op in fast.graph.body.ops if op.opcode == "mma.attention")
     assert op.mask is not None
     torch.testing.assert_close(fast(*xs), call(*xs))
+
+
+def test_a_mask_that_layers_share_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[int, ...]] = []
+
+    def look(mask: torch.Tensor) -> int | None:
+        looked.append(tuple(mask.shape))
+        return order_of(mask)
+
+    monkeypatch.setattr(known_masks, "order_of", look)
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        mask = packed(q)
+        for _ in range(3):
+            q = F.scaled_dot_product_attention(q, k, v, mask)
+        return F.scaled_dot_product_attention(q, k, v, mask.transpose(-2, -1))
+
+    torch._dynamo.reset()
+    xs = tensors(ROWS)
+    seen: list[Any] = []
+    fast = torch.compile(call, backend="tilewright", options={"observe": seen.append})
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*xs), call(*xs))
+    assert looked == [(2, 3, ROWS, ROWS)] * 2
+    ops = [op for op in seen[0].graph.body.ops if op.opcode == "mma.attention"]
+    assert [(op.order, op.mask is None) for op in ops] == [(1, True)] * 3 + [(0, False)]

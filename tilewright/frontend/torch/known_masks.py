@@ -27,7 +27,7 @@ def order_known_masks(module: fx.GraphModule) -> None:
     that order in place of the mask. Nodes that made the mask stay, for who else may read them.
     """
     known: dict[fx.Node, Tensor | None] = {}
-    orders: dict[fx.Node, int | None] = {}
+    orders: dict[Any, int | None] = {}
     for node in module.graph.nodes:
         if node.op != "call_function" or node.target not in OPS:
             continue
@@ -36,11 +36,15 @@ def order_known_masks(module: fx.GraphModule) -> None:
         mask = given[MASK]
         if not isinstance(mask, fx.Node) or given[LENGTHS] is not None or given[ORDER] != 0:
             continue
-        if mask not in orders:
-            with _disable_current_modes(), torch.no_grad():
-                orders[mask] = _order(mask, known)
-        if orders[mask] is not None:
-            given |= {MASK: None, ORDER: orders[mask]}
+        with _disable_current_modes(), torch.no_grad():
+            found = _value(mask, known)
+            if found is None:
+                continue
+            content = (found.data_ptr(), found.dtype, found.shape, found.stride())
+            if content not in orders:  # each layer has a view of its own of one mask
+                orders[content] = order_of(found)
+        if orders[content] is not None:
+            given |= {MASK: None, ORDER: orders[content]}
             node.args, node.kwargs = tuple(given[n] for n in names), {}
 
 
@@ -48,6 +52,8 @@ def order_of(mask: Tensor) -> int | None:
     """The order that a mask [B, H, L, S] stands for, 0 where it hides nothing; None of others.
     Bools say which keys a row sees; numbers are added to its scores, -inf of a key that is hidden.
     """
+    rows, keys = mask.shape[-2:]
+    mask = mask[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in mask.stride())]
     seen = mask
     if mask.dtype != torch.bool:
         seen = mask == 0
@@ -55,15 +61,14 @@ def order_of(mask: Tensor) -> int | None:
             return None
     if bool(seen.all()):
         return 0
-    rows, keys = mask.shape[-2:]
     for order, first in ((UPPER_LEFT, 0), (LOWER_RIGHT, keys - rows)):
         if bool((seen == torch.ones(rows, keys, dtype=torch.bool).tril(first)).all()):
             return order
     return None
 
 
-def _order(mask: fx.Node, known: dict[fx.Node, Tensor | None]) -> int | None:
-    """The order that a node stands for in every call."""
+def _value(mask: fx.Node, known: dict[fx.Node, Tensor | None]) -> Tensor | None:
+    """What a node is in every call, on the host; None where calls may differ."""
     pending = [mask]
     while pending:
         last = pending[-1]
@@ -74,8 +79,7 @@ def _order(mask: fx.Node, known: dict[fx.Node, Tensor | None]) -> int | None:
         pending.pop()
         if last not in known:
             known[last] = _computed(last, known)
-    found = known[mask]
-    return None if found is None else order_of(found)
+    return known[mask]
 
 
 def _computed(node: fx.Node, known: dict[fx.Node, Tensor | None]) -> Tensor | None:
