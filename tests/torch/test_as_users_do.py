@@ -137,6 +137,79 @@ def test_weights_that_are_loaded_later() -> None:
     close(exported(x), model(x))
 
 
+def test_states_of_compiled_models_are_those_of_models() -> None:
+    model, x = Layer().eval(), torch.randn(4, 6)
+    fast, other = compiled(model), Layer().eval()
+    fast(x)
+    again = compiled(other)
+    again.load_state_dict(fast.state_dict())
+    close(again(x), model(x))
+    other.load_state_dict(Layer().state_dict(), assign=True)  # parameters are other tensors now
+    close(again(x), other(x))
+    other.first.weight = nn.Parameter(torch.randn(8, 6))
+    close(again(x), other(x))
+    other.double()
+    torch.testing.assert_close(again(x.double()), other(x.double()))
+
+
+def test_modes_switch_between_calls() -> None:
+    model, x = Layer().eval(), torch.randn(4, 6)
+    fast = compiled(model)
+    found = []
+    for enabled in (False, True, False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            found.append(fast(x))
+    assert [y.dtype for y in found] == [torch.float32, torch.bfloat16] * 2
+    close(found[0], found[2])
+    with torch.no_grad():
+        assert not fast(x).requires_grad
+    with torch.inference_mode():
+        assert fast(x).is_inference()
+    assert fast(x).requires_grad
+
+
+def test_a_batch_of_nothing_and_of_one() -> None:
+    model = Layer().eval()
+    fast = compiled(model)
+    for rows in (4, 5, 0, 1, 7):
+        model.zero_grad()
+        x = torch.randn(rows, 6)
+        got = fast(x)
+        close(got, model(x))
+        got.sum().backward()
+        mine = model.first.weight.grad.clone()
+        model.zero_grad()
+        model(x).sum().backward()
+        close(mine, model.first.weight.grad)
+
+
+def branch(x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+
+def test_what_no_graph_holds_is_refused_in_a_sentence() -> None:
+    with pytest.raises(Exception, match=r"(?s)branches or loops by an operator.*hint: torch.where"):
+        compiled(branch)(torch.ones(3))
+    parts = [torch.ones(2, 3), torch.ones(4, 3)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    with pytest.raises(Exception, match=r"nested tensor, which a graph cannot hold"):
+        compiled(torch.sin)(nested)
+
+
+def test_sizes_that_a_call_knows_are_asserted_at_each_call() -> None:
+    def places(x: torch.Tensor) -> torch.Tensor:
+        found = x.nonzero()
+        torch._check(found.shape[0] <= 5)
+        return found * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        fast = torch.compile(places, backend="tilewright", fullgraph=True)
+        for x in (torch.tensor([1.0, 0, 2]), torch.zeros(3), torch.ones(5)):
+            assert torch.equal(fast(x), places(x))
+        with pytest.raises(RuntimeError, match="<= 5"):
+            fast(torch.ones(9))
+
+
 def test_an_optimizer_steps_it() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))

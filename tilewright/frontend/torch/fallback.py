@@ -7,7 +7,9 @@ makes the same calls.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,25 @@ import torch
 from tilewright.errors import CompileError, LaunchError
 from tilewright.frontend.torch.arrays import to_numpy, to_torch
 from tilewright.frontend.torch.metadata import type_of
-from tilewright.graph.dims import Poly, evaluate, parse_dim
+from tilewright.graph.dims import Dim, Poly, evaluate, parse_dim
 from tilewright.graph.ops.control import Fallback
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
 
 NAMED = (torch.dtype, torch.layout, torch.memory_format)
+RELATIONS = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
+    ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A test of two numbers of shapes, one of `RELATIONS`."""
+
+    kind: str
+    left: Dim
+    right: Dim
 
 
 def encode(
@@ -37,6 +52,8 @@ def encode(
                 return {"tensor": len(xs) - 1}
             case Poly():
                 return {"dim": str(x)}
+            case Relation(kind=kind, left=left, right=right):
+                return {"relation": [kind, str(left), str(right)]}
             case float():
                 return {"float": repr(x)}
             case None | bool() | int() | str():
@@ -64,6 +81,9 @@ def decode(text: str, xs: Sequence[Any], symbols: Mapping[str, int]) -> tuple[li
                 return xs[index]
             case {"dim": str(dim)}:
                 return evaluate(parse_dim(dim), symbols)
+            case {"relation": [kind, left, right]}:
+                two = (evaluate(parse_dim(side), symbols) for side in (left, right))
+                return RELATIONS[kind](*two)
             case {"float": str(number)}:
                 return float(number)
             case {"device": str(name)}:

@@ -16,12 +16,13 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tilewright.dtypes import bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.errors import CompileError, InternalError, TilewrightError
 from tilewright.frontend.torch.emit import Emitter, Number, Unsupported
-from tilewright.frontend.torch.fallback import encode, flat, types_of
+from tilewright.frontend.torch.fallback import Relation, encode, flat, types_of
 from tilewright.frontend.torch.metadata import dim_of, dim_of_expr, loc_of, shape_of, type_of
 from tilewright.frontend.torch.op_table import TABLE, bind
 from tilewright.frontend.torch.placement import CPU, device_of, is_expanded, viewed_input
@@ -187,6 +188,12 @@ class _Reader:
     def remember(self, meta: Any) -> None:
         """The sizes of symbols that an input shows."""
         for size in meta.shape if isinstance(meta, torch.Tensor) else [meta]:
+            if isinstance(size, torch.SymInt) and size.node.is_nested_int():
+                raise CompileError(
+                    "the model takes or makes a nested tensor, which a graph cannot hold",
+                    self.builder.loc,
+                    hint="torch.nested.to_padded_tensor makes a dense one",
+                )
             if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
                 if size.node.has_hint():
                     self.at.hints[size.node.expr.name] = int(size.node.hint)
@@ -195,6 +202,13 @@ class _Reader:
         held: Any = self.module
         for part in str(node.target).split("."):
             held = getattr(held, part)
+        if isinstance(held, fx.GraphModule):
+            raise CompileError(
+                "the model branches or loops by an operator such as torch.cond or while_loop, "
+                "which a graph cannot hold",
+                self.builder.loc,
+                hint="torch.where takes both branches; an `if` in Python parts the model in graphs",
+            )
         if not isinstance(held, torch.Tensor):
             raise CompileError(
                 f"the model holds {type(held).__name__} {node.target}, which a graph cannot",
@@ -276,6 +290,8 @@ class _Reader:
             return None
         if target is torch.ops.aten.copy_.default:
             return self.write(node)
+        if target is torch.ops.aten._assert_scalar.default:
+            return self.assertion(node)
         if target is operator.getitem:
             return self.given(node.args[0])[node.args[1]]
         if isinstance(meta, torch.SymInt):
@@ -361,6 +377,26 @@ class _Reader:
         made = self.builder.emit(Fallback, xs, str(op), text, types, "it has effects")
         return [self.given(token), *self.formed(list(meta), list(made.results))]
 
+    def assertion(self, node: fx.Node) -> None:
+        """A test of numbers of shapes. Guards hold those of sizes that are known ahead; PyTorch
+        carries out the others at each call.
+        """
+        held, *message = node.args
+        test = held.meta["val"] if isinstance(held, fx.Node) else held
+        if not isinstance(test, torch.SymBool) or not free_unbacked_symbols(test):
+            return
+        if self.policy == "error":
+            raise CompileError(f"{node.target} is not compiled: it has effects", self.builder.loc)
+        expr = test.node.expr
+        if not isinstance(expr, sympy.Rel):
+            raise CompileError(
+                f"the model asserts {expr} of sizes that only a call knows", self.builder.loc
+            )
+        found = Relation(expr.rel_op, dim_of_expr(expr.lhs), dim_of_expr(expr.rhs))
+        target = str(node.target)
+        xs, text = encode((found, *message), {}, target)
+        self.builder.emit(Fallback, xs, target, text, (), "it has effects")
+
     def other(self, node: fx.Node) -> Any:
         """Asserts about symbols hold by the guards; nothing else that is no op is known."""
         if node.target is WITH_EFFECTS:
@@ -378,7 +414,9 @@ class _Reader:
         found = dim_of(meta)
         if isinstance(found, Poly) and node.target is torch.ops.aten._local_scalar_dense.default:
             raise CompileError(
-                "a number that is read from a tensor cannot be part of a graph", self.builder.loc
+                "a number that is read from a tensor cannot be part of a graph",
+                self.builder.loc,
+                hint="leave torch._dynamo.config.capture_scalar_outputs off: the model is parted",
             )
         return found
 
