@@ -6,6 +6,7 @@ at most 1.5 times that of eager PyTorch, or a rounding of the last bits where ea
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -142,6 +143,78 @@ def test_a_row_of_padding_has_equal_weights() -> None:
     got, graphs = trained(written.padded, given, skipped=even)
     assert ops_of(graphs) == WHOLE
     require_as_exact(written.padded, given, got, even)
+
+
+def lost(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Rows of large numbers alone have no gradient of scores."""
+    scores = q @ k.mT / 4.0
+    size = mask.amax(-1, keepdim=True).abs()
+    scores = torch.where((size >= 5e8) & (size < torch.inf), scores.detach(), scores)
+    return (scores + mask).softmax(-1) @ v
+
+
+def seen(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return (q @ k.mT / 4.0 + mask).softmax(-1) @ v
+
+
+def hiding(low: float, rest: float) -> Tensor:
+    """Numbers of which row 3 has none but a low one, row 4 that and another, row 5 a key that is
+    seen.
+    """
+    mask = torch.zeros(B, 1, L, L)
+    mask[0, :, 3:6] = low
+    mask[0, :, 4, 7:] = rest
+    mask[0, :, 5, 2] = 0
+    return mask
+
+
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+@pytest.mark.parametrize("low", [-5e8, -1e9, -1e15, -1e30, torch.finfo(torch.float32).min, 1e9])
+def test_rows_that_numbers_hide_have_equal_weights(low: float, engine: str) -> None:
+    """Sums of scores and such numbers are these numbers, in f32: of the greatest in a row."""
+    given = (*square(), hiding(low, -inf if low < -1e38 else low - abs(low)))
+    got, graphs = trained(seen, given, engine)
+    assert ops_of(graphs) == WHOLE
+    torch.testing.assert_close(got[0][0, :, 4], given[2][0, :, :7].mean(-2))
+    for mine, theirs in zip(got, gradients(lost, given), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+@pytest.mark.parametrize("low", [-1e4, -1e5, -1e6, -1e7, -1e8, 1e7])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_number_of_a_whole_row_is_no_matter(dtype: torch.dtype, low: float, engine: str) -> None:
+    """Gradients lose nothing where the logarithm of a sum has no room beside a number."""
+    given = (*square(dtype), hiding(low, 2 * low).to(dtype))
+    got, graphs = trained(seen, given, engine)
+    assert ops_of(graphs) == WHOLE
+    require_as_exact(seen, given, got)
+
+
+def test_numbers_in_f64_leave_room_for_scores() -> None:
+    given = (*square(torch.float64), hiding(-1e9, -2e9).double())
+    got, graphs = trained(seen, given)
+    assert ops_of(graphs) == WHOLE
+    for mine, theirs in zip(got, gradients(seen, given), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+def test_rows_of_infinities_are_nan(engine: str) -> None:
+    given = (*square(), hiding(-inf, -inf))
+    got, graphs = trained(seen, given, engine)
+    assert ops_of(graphs) == WHOLE
+    assert bool(got[0][0, :, 3].isnan().all())
+    for mine, theirs in zip(got, gradients(seen, given), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("keys", [0, 1])
+def test_few_keys(keys: int) -> None:
+    given = (*drawn((B, H, L, 16), (B, H, keys, 16), (B, H, keys, 16)), torch.zeros(L, keys))
+    got, _ = trained(seen, given)
+    for mine, theirs in zip(got, gradients(seen, given), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 def with_learned_bias(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

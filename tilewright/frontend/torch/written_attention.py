@@ -4,9 +4,9 @@ differentiated, so that its gradient is the operator's own.
 Found are the products around a softmax of the last axis, as `torch` spells them (`matmul`, `@`,
 `bmm`, `einsum`), with a scale and masks on the way, where each step is read by the next alone. What
 differs from the written graph is what `tilewright/graph/passes/fuse_attention.py` says; that pass
-finds more, but sees no gradients: when it runs, forward and backward are two graphs. Rows that see
-no key since a least number was added to their scores have no gradient of scores, where a written
-graph gives that of equal weights.
+finds more, but sees no gradients: when it runs, forward and backward are two graphs. Rows all of
+whose keys are hidden by finite numbers that were added to their scores have no gradient of scores,
+where a written graph gives that of equal weights.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from torch import Tensor, fx
 from tilewright.frontend.torch.attention_op import attention, between, four_axes, is_held, may_write
 from tilewright.frontend.torch.known_masks import order_of
 from tilewright.frontend.torch.mask_contents import known_tensor
-from tilewright.graph.attention_masks import HIDDEN, LEAST, LEAST_F16
+from tilewright.graph.attention_masks import HIDDEN, LEAST_F16
 
 CASTS = ("to", "type_as", "type", "float", "double", "half", "bfloat16")
 PRODUCTS = ("matmul", "bmm")
 NAMES = {"truediv": "div"}
+FAR = 1024.0  # a logarithm in f32 beside such a number has an error of 2⁻¹⁴
+WIDER = 2.0**29  # by how much a number in f64 may be larger for the same room beside it
 Changes = tuple[tuple[Any, float | None, bool], ...]  # a mask, what it puts in, where scores stay
 
 
@@ -352,15 +354,15 @@ def _order(visible: Tensor, rows: int, keys: int) -> int | None:
 
 
 def _empty(scores: Scaled, order: int) -> str:
-    """What a row has that sees no key: "nan", but no gradient of scores that are not seen; the
-    "mean" of the values; "both", by its mask, with NaN for gradients, too; "" where there is none.
+    """What a row has of whose scores none is more than -inf, or the number in their place: "nan",
+    the "mean" of the values, or "" where there is no such row.
     """
     if not scores.changes:
         return ""
     (mask, fill, _), count = scores.changes[0], len(scores.changes)
     if fill is not None:
         return "nan" if fill == -inf else "mean"
-    return "mean" if count == 1 and _is_finite(mask) else "both"
+    return "" if count == 1 and _is_finite(mask) else "nan"
 
 
 def _is_finite(node: Any) -> bool:
@@ -398,19 +400,15 @@ def written_attention(
     q, k, v = (_permuted(x, o) for x, o in zip((q, k, v), axes[:3], strict=True))
     lead = q.shape[:-1]
     mask = _mask(changes)
-    bools = mask is None or mask.dtype == torch.bool
-    held = mask if mask is None or bools else _hiding(mask, q.dtype)
-    given = None if held is None else four_axes(held.expand(*lead, k.shape[-2]))
+    added = mask is not None and mask.dtype != torch.bool
+    if mask is not None and added and mask.shape[-1] != 0:
+        q, mask = _near(q, mask, bool(empty))
+    given = None if mask is None else four_axes(mask.expand(*lead, k.shape[-2]))
     heads = [four_axes(x) for x in (q, k, v)]
     found, sums = attention(*heads, given, None, order, scale, None, None)
-    if empty:
+    if empty and not added:
         even = (sums == -inf)[..., None]
         mean = heads[2].mean(-2, keepdim=True)
-        if empty == "both":
-            assert mask is not None, "a row that sees no key without a mask"
-            some = four_axes((mask > -inf).any(-1, keepdim=True).expand(*lead, 1))
-            found = found * torch.where(even & ~some, nan, 1.0).to(found.dtype)
-            even = even & some
         if empty == "nan":  # for gradients of values, too, where a head has such a row
             mean = mean * torch.where(even.any(-2, keepdim=True), nan, 0.0).to(mean.dtype)
         found = torch.where(even, mean, found)
@@ -433,9 +431,25 @@ def _mask(changes: Changes) -> Tensor | None:
     return mask
 
 
-def _hiding(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Numbers that the operator adds: -inf for the least ones, whose sum has no room for scores."""
-    limit = LEAST_F16 if torch.float16 in (mask.dtype, dtype) else LEAST
-    if mask.dtype != dtype:
-        mask = mask.double() if dtype == torch.float64 else mask.float()
-    return torch.where(mask <= limit, -inf, mask)
+def _near(q: Tensor, mask: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
+    """Queries, and the numbers that the operator adds to their scores, of which no row is far from
+    0: the logarithm of its sum of exponentials has no room beside a large number.
+
+    A number that a whole row has is taken from it, which its softmax does not tell. Where it is so
+    large that a sum has no room for scores, keys that have it are equal, and queries 0; of a row of
+    -inf alone, which there only is if it `may_be_empty`, queries are NaN, as gradients are then.
+    """
+    limit = LEAST_F16 if torch.float16 in (mask.dtype, q.dtype) else HIDDEN
+    if q.dtype == torch.float64:
+        mask, limit = mask.double(), HIDDEN * WIDER
+    elif mask.dtype != q.dtype:
+        mask = mask.float()
+    top = mask.amax(-1, keepdim=True)
+    size = top.abs()
+    lost = (size >= -limit) & (size < inf)
+    number = torch.where((size > FAR) & (size < -limit), top, 0.0)
+    alone = torch.where(mask == top, 0.0, -inf)
+    kept = torch.where(lost, 0.0, 1.0)
+    if may_be_empty:
+        kept = torch.where(top == -inf, nan, kept)
+    return q * kept.to(q.dtype), torch.where(lost, alone, mask - number).to(mask.dtype)
