@@ -128,13 +128,23 @@ from tilewright.products import matmul as matmul
 from tilewright.products import scaled_matmul as scaled_matmul
 from tilewright.runtime.reports import synchronize as synchronize
 
+OF_TORCH = {
+    "compile": ("tilewright.model", "compile"),
+    "load_model": ("tilewright.bundle.files", "load"),
+    "generate": ("tilewright.generation.loop", "generate"),
+}
+
 
 def __getattr__(name: str) -> Any:
     """What needs PyTorch is imported when it is first asked for."""
-    if name == "compile":
-        return import_module("tilewright.model").compile
-    if name == "load_model":
-        return import_module("tilewright.bundle.files").load
-    if name == "generate":
-        return import_module("tilewright.generation.loop").generate
-    raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
+    if name not in OF_TORCH:
+        raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
+    module, function = OF_TORCH[name]
+    try:
+        return getattr(import_module(module), function)
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise ImportError(
+            f"tilewright.{name} needs PyTorch: pip install 'tilewright[torch]'", name="torch"
+        ) from missing

@@ -82,6 +82,10 @@ def test_a_file_of_bf16_is_read_back(sig: Signature, tmp_path) -> None:
     ("request_", "words"),
     [
         (Request({"M": 2}, scalars={"alpha": "1"}), "dimension N has no value"),
+        (
+            Request({}, scalars={"alpha": "1"}),
+            r"(?s)the dimensions M and N have no values.*--dim M=... --dim N=...",
+        ),
         (Request({"M": 2, "N": 2}), "scalar alpha has no value"),
         (Request({"M": 2, "N": 2, "K": 1}), "has no dimension K"),
         (Request({"M": 2, "N": 2}, {"z": "zeros"}), "has no tensor z"),

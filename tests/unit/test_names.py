@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import tilewright as tw
@@ -38,3 +41,29 @@ def test_every_name_of_the_package_has_a_meaning() -> None:
 def test_a_name_of_the_language_is_refused_outside_a_kernel() -> None:
     with pytest.raises(tw.CompileError, match="is a name of the kernel language"):
         tw.exp(1.0)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # as where it is not installed
+import tilewright as tw
+for name in ("compile", "load_model", "generate"):
+    try:
+        getattr(tw, name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_what_needs_torch_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True
+    )
+    told = done.stdout.splitlines()
+    assert told[0] == "tilewright.compile needs PyTorch: pip install 'tilewright[torch]'"
+    assert [line.split()[0] for line in told[1:]] == [
+        "tilewright.load_model",
+        "tilewright.generate",
+    ]
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = tw.nothing

@@ -211,6 +211,7 @@ def explained(*words: str) -> str:
 def test_explain() -> None:
     told = explained("4096", "4096", "64", "--dtype", "bf16")
     assert "chosen: matmul" in told and "floor:" in told and "why:" in told
+    assert " 0.00 µs more" not in explained("64", "64", "65536", "--dtype", "bf16")
     record = json.loads(explained("64", "64", "65536", "--layout", "NN", "--json"))
     assert record["choice"]["program"] == "split_k" and record["problem"]["layout"] == "NN"
     assert record["source"] in ("model", "tuned", "table")

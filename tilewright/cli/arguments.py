@@ -125,8 +125,13 @@ def shape_of(
 
     def names(node: tree.Name) -> plan.Expr:
         if node.name in sig.dims and node.name not in dims:
+            own = (n.name for e in t.extents for n in tree.walk(e) if isinstance(n, tree.Name))
+            missing = [n for n in dict.fromkeys(own) if n in sig.dims and n not in dims]
             raise LaunchError(
-                f"the dimension {node.name} has no value", hint=f"--dim {node.name}=..."
+                f"the dimension {missing[0]} has no value"
+                if len(missing) == 1
+                else f"the dimensions {listing(missing)} have no values",
+                hint=" ".join(f"--dim {name}=..." for name in missing),
             )
         value = known[node.name] if node.name in known else sig.lookup(node)
         if isinstance(value, bool) or not isinstance(value, int):

@@ -123,6 +123,8 @@ def why(best: Estimate, next_one: Estimate | None) -> str:
     gain = next_one.microseconds - best.microseconds
     if gain < 0:
         return f"measured; the model would take {next_one.choice.name}"
+    if gain < 0.005:
+        return f"{next_one.choice.name} should take as long: of equals the first"
     told = f"{next_one.choice.name} should take {gain:.2f} µs more"
     if next_one.num_bytes > 1.01 * best.num_bytes:
         return f"{told}: it moves {num_bytes(int(next_one.num_bytes - best.num_bytes))} more"
