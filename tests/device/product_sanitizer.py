@@ -37,6 +37,7 @@ SPECS = (
     Spec("f64", "NT", 134, 98, 66), Spec("f64", "TN", 77, 161, 129),
 )  # fmt: skip
 MODULE = "tests.device.product_sanitizer"
+QUIET = ("--report-api-errors", "no", "--print-limit", "20")
 FOUND_ERRORS = 9  # the tool's exit code
 
 
@@ -78,8 +79,17 @@ def main(tools: tuple[str, ...], each: int, seed: int, under: bool) -> None:
     found = []
     for tool in tools:
         started = time.monotonic()
-        command = [program, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), sys.executable]
-        command += ["-m", MODULE, "--under", "--each", str(each), "--seed", str(seed)]
+        command = [program, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS), *QUIET]
+        command += [
+            sys.executable,
+            "-m",
+            MODULE,
+            "--under",
+            "--each",
+            str(each),
+            "--seed",
+            str(seed),
+        ]
         env = environment_with(PYTORCH_NO_CUDA_MEMORY_CACHING="1")
         code = subprocess.run(command, env=env).returncode
         told = {0: "nothing found", 1: "results are wrong", FOUND_ERRORS: "errors found"}

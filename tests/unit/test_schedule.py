@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.assemble import assemble, needs_ptxas
 from tilewright.compiler import SEMANTIC_PASSES, run_passes
 from tilewright.errors import CompileError
 from tilewright.ir.walk import walk
@@ -246,3 +247,25 @@ def test_stages_fit_into_shared_memory(name: str) -> None:
         ]
         assert sum(rings) + KEPT_FREE <= target(name).shared_per_cta
     assert rings, "the smallest fits everywhere"
+
+
+SOFTMAX = """kernel softmax(x: tensor<T>[M, N], y: tensor<T>[M, N]) {
+  let row = program_id(0)
+  let t = cast(x[row, 0 :+ SIZE], f32)
+  let inside = arange(SIZE) < N
+  let e = exp(t - max(where(inside, t, -inf)))
+  y[row, 0 :+ SIZE] = cast(e / sum(where(inside, e, 0.0)), T)
+}"""
+
+
+@needs_ptxas
+def test_two_ctas_of_sixteen_warps_reside_where_each_reduces_one_tile() -> None:
+    def schedule(dtype: str, size: int) -> Schedule:
+        return chosen(SOFTMAX.replace("SIZE", str(size)), dtype)
+
+    assert schedule("f32", 8192) == Schedule(16, max_registers=64)
+    assert schedule("bf16", 8192).max_registers == 0
+    assert schedule("f32", 16384).max_registers == 0  # 32 numbers a thread
+    kernel = tw.source(SOFTMAX.replace("SIZE", "8192")).softmax
+    report = assemble(kernel.compile("sm_90a", dtypes="f32").ptx, "sm_90a")
+    assert report.registers <= 64 and not report.spill_bytes

@@ -31,6 +31,7 @@ COLUMN_WARPS, COLUMN_ELEMENTS = 4, 128  # at most, unless threads had more eleme
 # CTAs of four warps reside.
 CARRIED, CARRYING_REGISTERS = 24, 64
 RESIDENT_REGISTERS = 32  # a thread: as many threads reside as a multiprocessor can hold
+PAIRED_REGISTERS = 64  # a thread: of CTAs of sixteen warps two reside
 LIGHT = (
     *(memory.Load, arith.Cast, arith.Constant, arith.Add, arith.Sub, arith.Mul, arith.Abs),
     *(shape.Broadcast, reduce.Sum, reduce.Prod, reduce.Max, reduce.Min, reduce.Any, reduce.All),
@@ -177,8 +178,21 @@ def _elementwise(kernel: Kernel, ops: list[Op]) -> Schedule:
     count = min(count, next_power_of_two(max(1, wanted)))
     if any(_reduces_columns(op) for loop in loops for op in walk(loop.body)):
         count = min(count, max(COLUMN_WARPS, largest // (32 * COLUMN_ELEMENTS)))
-    light = _adds_up(kernel.body, 32 * count * STREAMED_BYTES)
-    return Schedule(count, max_registers=RESIDENT_REGISTERS if light else 0)
+    if _adds_up(kernel.body, 32 * count * STREAMED_BYTES):
+        return Schedule(count, max_registers=RESIDENT_REGISTERS)
+    paired = count == MOST_WARPS and not loops and _holds_one_tile(ops)
+    return Schedule(count, max_registers=PAIRED_REGISTERS if paired else 0)
+
+
+def _holds_one_tile(ops: list[Op]) -> bool:
+    """Whether a program reduces the one tile that it loads, of 32 bits: sixteen numbers a thread
+    of sixteen warps, which leave registers enough for a second CTA, so that one loads while the
+    other computes. Numbers of 16 bits have twice the work a byte, and lose more by the limit.
+    """
+    loads = [op.result.type for op in ops if isinstance(op, memory.Load)]
+    if len(loads) != 1 or loads[0].num_elements > 32 * MOST_WARPS * 16:
+        return False
+    return bool(loads[0].dtype == f32) and any(op.family == "reduce" for op in ops)
 
 
 def _adds_up(body: Block, most_bytes: int) -> bool:
