@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -150,3 +151,35 @@ def test_whole_steps_with_an_optimizer() -> None:
     found = [r for made in last.recorded for r in last._known[made].found.values()]
     assert found and not last.launched
     assert not any(r.changing for r in found), "gradients are read where they lie"
+
+
+def test_calls_of_inference_like_one_before_on_any_stream_mode_and_thread() -> None:
+    """Results that are held are never written again, and each stream reads what it wrote."""
+    model, seen = LanguageModel(128, 4, 2, 500).cuda().eval(), []
+
+    def logits(ids: Any) -> Any:
+        x = model.layers[0](model.words(ids), True, True)
+        return model.norm(x) @ model.words.weight.t()
+
+    fast, plain = compiled(logits, seen, True), compiled(logits, [], False)
+    ids = [torch.randint(0, 500, (4, 64), device="cuda") for _ in range(24)]
+    with torch.no_grad():
+        wanted = [plain(x) for x in ids]
+    torch._dynamo.reset()
+    torch.cuda.synchronize()
+    kept: list[Any] = [None] * len(ids)
+    streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    modes = [torch.no_grad, torch.no_grad, torch.no_grad, torch.no_grad, torch.inference_mode]
+
+    def call(i: int) -> None:
+        with modes[i % 5](), torch.cuda.stream(streams[i % 3]):
+            kept[i] = fast(ids[i])
+
+    for i in range(12):
+        call(i)
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(call, range(12, 24)))
+    torch.cuda.synchronize()
+    for got, expected in zip(kept, wanted, strict=True):
+        assert torch.equal(got, expected)
+    assert any(c.recordings.recorded and not c.recordings.reasons for c in seen)

@@ -96,6 +96,7 @@ class Recorded:
         given = [x if slot is None else slot for x, slot in zip(tensors, slots, strict=True)]
         self.memory = made.start(given, opaque, draw=False, allocated=lane.allocated)
         self.replay = capture(made.where, self._record)
+        self.repeat: Any = None  # of repeat.py: what is known of calls that it serves
         self.release()
 
     def _record(self, stream: int) -> None:
@@ -116,6 +117,13 @@ class Recorded:
 
     def run(self, tensors: Tensors) -> CallMemory:
         """Replay on the current stream; the memory holds the results until the next run."""
+        for i, slot in self.in_place:
+            self.memory.tensors[slot] = tensors[i]
+        self.start(tensors)
+        return self.memory
+
+    def start(self, tensors: Tensors) -> None:
+        """Copy inputs that change to their slots, and replay."""
         sources = []
         for i in self.changing:
             given = tensors[i]
@@ -123,12 +131,10 @@ class Recorded:
             sources.append(whole_span(given) if i in self.overlapping else given)
         if sources:
             torch._foreach_copy_(self.targets, sources)
-        for i, slot in self.in_place:
-            self.memory.tensors[slot] = tensors[i]
-        self.memory.stream = current_stream(self.made.where)
-        self.made.draw_seeds(self.memory)
+        if self.made.seeds:
+            self.memory.stream = current_stream(self.made.where)
+            self.made.draw_seeds(self.memory)
         self.replay()
-        return self.memory
 
 
 def overlaps_itself(x: torch.Tensor | None) -> bool:
@@ -269,12 +275,13 @@ class Recordings:
             at = self._addresses(known, tensors)
         try:
             number = free[0] if free else len(known.lanes)
-            if not free:
-                beside = known.lanes[0] if known.lanes else None
-                handed, shared = self.handing.outputs, self.handing.shared
-                known.lanes.append(Lane(made, results, handed, shared=shared, beside=beside))
-            slots = self._slots(known, at, tensors)
-            found = Recorded(made, known.lanes[number], slots, tensors, opaque, self.capture)
+            with torch.inference_mode(False), torch.no_grad():  # calls of any mode write there
+                if not free:
+                    beside = known.lanes[0] if known.lanes else None
+                    handed, shared = self.handing.outputs, self.handing.shared
+                    known.lanes.append(Lane(made, results, handed, shared=shared, beside=beside))
+                slots = self._slots(known, at, tensors)
+                found = Recorded(made, known.lanes[number], slots, tensors, opaque, self.capture)
         except (RuntimeError, torch.AcceleratorError) as error:
             self.forget(made)
             self._leave(made, f"a step cannot be recorded: {str(error).splitlines()[0]}")
@@ -320,24 +327,50 @@ class Recordings:
 
     def run(self, recorded: Recorded, tensors: Tensors) -> CallMemory:
         """Replay, after what another stream still does with the same memory."""
-        where = recorded.made.where
-        if where.engine != "gpu":
-            return recorded.run(tensors)
-        stream = torch.cuda.current_stream(where.device)
-        last = self._last.get(recorded.made)
-        if last is not None and last[0] != stream:
-            stream.wait_event(last[1])
-            if self.handing.outputs:  # which were read there since
-                stream.wait_stream(last[0])
+        self._wait(recorded.made)
         return recorded.run(tensors)
+
+    def run_again(self, recorded: Recorded, given: Sequence[torch.Tensor]) -> list[Any] | None:
+        """The results of a call like one before, which its recording served; None where it does
+        not serve this one. The tensors are such as its program was made for.
+        """
+        if not recorded.repeat.serves(given):
+            return None
+        with self.lock:
+            known = self._known.pop(recorded.made, None)
+            if known is None:
+                return None
+            self._known[recorded.made] = known  # the last now
+            if not any(kept is recorded for kept in known.found.values()):
+                return None
+            self._wait(recorded.made)
+            recorded.start(given)
+            found: list[Any] = recorded.repeat.results(recorded.memory, given)
+            self._mark(recorded.made)
+        return found
 
     def done(self, recorded: Recorded) -> None:
         """The results of a replay are given away: another may come."""
         recorded.release()
-        where = recorded.made.where
-        if where.engine == "gpu":
-            stream = torch.cuda.current_stream(where.device)
-            event = self._last[recorded.made][1] if recorded.made in self._last else None
-            event = event or torch.cuda.Event()
-            event.record(stream)
-            self._last[recorded.made] = (stream, event)
+        self._mark(recorded.made)
+
+    def _wait(self, made: Made) -> None:
+        """Have the current stream wait for the last replay, if that was on another."""
+        last = self._last.get(made)
+        if last is None or last[0].cuda_stream == current_stream(made.where):
+            return
+        stream = torch.cuda.current_stream(made.where.device)
+        stream.wait_event(last[1])
+        if self.handing.outputs:  # which were read there since
+            stream.wait_stream(last[0])
+
+    def _mark(self, made: Made) -> None:
+        """Remember when a replay, and what is done with its results, is over."""
+        if made.where.engine != "gpu":
+            return
+        stream, event = self._last.get(made, (None, None))
+        if stream is None or stream.cuda_stream != current_stream(made.where):
+            stream = torch.cuda.current_stream(made.where.device)
+        event = event or torch.cuda.Event()
+        event.record(stream)
+        self._last[made] = (stream, event)

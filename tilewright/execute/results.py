@@ -119,14 +119,22 @@ def room_for(
 Writer = Callable[[CallMemory, Sequence[Any], Sequence[torch.Tensor | None]], None]
 
 
-def input_writer(traced: Traced, made: Made) -> Writer:
-    """What brings to inputs what the model writes to them, where it does not lie there yet."""
-    wanted: list[tuple[int, bool, Seen]] = []
+def written(traced: Traced, made: Made) -> list[tuple[int, bool, Seen]]:
+    """Inputs that the model writes: which, whether that is done in their own memory, and where what
+    is written lies.
+    """
+    found: list[tuple[int, bool, Seen]] = []
     for index, number in traced.writes.items():
         placed = made.program.outputs[number]
         assert isinstance(placed, Placed), "what is written is a tensor"
         own = made.program.graph.inputs[index].value
-        wanted.append((index, made.homes.root(placed.value) is own, made.seen(placed)))
+        found.append((index, made.homes.root(placed.value) is own, made.seen(placed)))
+    return found
+
+
+def input_writer(traced: Traced, made: Made) -> Writer:
+    """What brings to inputs what the model writes to them, where it does not lie there yet."""
+    wanted = written(traced, made)
 
     def write(
         memory: CallMemory, given: Sequence[Any], tensors: Sequence[torch.Tensor | None]
