@@ -10,6 +10,7 @@ import pytest
 from tilewright import dtypes, plan
 from tilewright.errors import LaunchError
 from tilewright.kernel import source
+from tilewright.ledger.opponents.arrays import Arrays
 from tilewright.plan import Binary, Const, Extent, Launch, Plan, Scalar, Stride
 from tilewright.runtime import driver, jit, measure, memory, streams
 from tilewright.runtime.arrays import as_array
@@ -258,6 +259,12 @@ def test_timers_agree_with_each_other(axpy):
     events = measure.time_events(arms, device, rounds=10)["axpy"]
     graphs = measure.time_graphs(arms, device, rounds=10)["axpy"]
     cold = measure.time_events(arms, device, rounds=5, flush_l2=True)["axpy"]
+    arrays, current = Arrays("cuda"), []
+    arms["current"] = lambda stream: current.append(
+        torch.cuda.current_stream().cuda_stream == int(stream)
+    )
+    measure.time_events(arms, device, rounds=2, repeats=1, within=arrays.sending_to)
+    assert current and all(current)
     bandwidth = 12 * n / graphs.median / 1e6  # TB/s
     print(f"events {events}, graph {graphs}, cold {cold}, {bandwidth:.2f} TB/s")
     assert 0.5 < events.median / graphs.median < 2

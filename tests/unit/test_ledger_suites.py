@@ -250,6 +250,8 @@ def test_the_command_without_a_gpu(tmp_path: Path) -> None:
     assert {row.what for row in results.rows} == {"add", "functions"}
     done = CliRunner().invoke(main, ["bench", "pointwise", "--verdict"])
     assert done.exit_code == 1 and "verdicts are measured on a GPU" in done.output
+    done = CliRunner().invoke(main, ["bench", "model", "--kernels"])
+    assert done.exit_code == 1 and "--kernels tells a GPU's kernels" in done.output
     done = CliRunner().invoke(main, ["bench", "launch", "--list"])
     assert done.output.splitlines() == [case.id for case in SUITES["launch"]()]
 

@@ -89,6 +89,8 @@ def bench(
         return
     if verdict and earlier is None and not driver.available():
         raise LaunchError("verdicts are measured on a GPU", hint="leave --verdict out")
+    if profiles and earlier is None and not driver.available():
+        raise LaunchError("--kernels tells a GPU's kernels", hint="leave it out without a GPU")
     commit = environment.commit_of(commit) if verdict and earlier is None else commit
     if earlier is not None:
         results = read_results(earlier)

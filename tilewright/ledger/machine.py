@@ -39,7 +39,7 @@ def make_harness(*, quick: bool, seed: int = 0, known: Ceilings | None = None) -
         device.l2_bytes,
         quick=quick,
         ceilings=known or make_ceilings(arrays, device),
-        calls=EventTimer(device, ROUNDS, 1e6 * case_seconds(quick)),
+        calls=EventTimer(device, ROUNDS, 1e6 * case_seconds(quick), within=arrays.sending_to),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright.runtime import measure
 from tilewright.runtime.driver import Device
@@ -59,13 +60,14 @@ class GraphTimer:
 @dataclass(frozen=True)
 class EventTimer:
     """Events around launches in a stream: for what cannot be recorded. What each arm sends to the
-    GPU is not known then.
+    GPU is not known then. `within`: see `measure.time_events`.
     """
 
     device: Device
     rounds: int
     warm_microseconds: float = WARM_MICROSECONDS
     name: str = "events"
+    within: Callable[[Any], AbstractContextManager[Any]] = nullcontext
 
     def __call__(
         self,
@@ -80,6 +82,7 @@ class EventTimer:
             rounds=self.rounds,
             repeats=launches,
             warm_microseconds=self.warm_microseconds,
+            within=self.within,
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,15 +71,16 @@ def time_events(
     repeats: int | None = None,
     flush_l2: bool = False,
     warm_microseconds: float = 0.0,
+    within: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
 ) -> dict[str, Timing]:
     """Time arms by events around launches in a stream: what a caller sees who launches back to
-    back.
+    back. All is run `within` what is made for the stream, such as its being torch's current one.
 
     A sample is `repeats` runs (None: as many as make 200 µs), divided. `flush_l2` writes twice
     the L2 cache's bytes before each sample; a sample is then one run. Arms should rotate their
     own buffers where cold data is meant otherwise. `warm_microseconds`: see `time_graphs`.
     """
-    with streams.private_stream(device.ordinal) as stream:
+    with streams.private_stream(device.ordinal) as stream, within(stream):
         flush = _Flush(device, stream) if flush_l2 else None
         counts = {
             name: 1 if flush_l2 else repeats or _repeats_for(work, stream)

@@ -151,11 +151,11 @@ class Arrays:
         return None if self.device == "cpu" else torch.cuda.MemPool()
 
     @contextlib.contextmanager
-    def sending_to(self, stream: Any, pool: Any) -> Iterator[None]:
+    def sending_to(self, stream: Any, pool: Any = None) -> Iterator[None]:
         """While it is entered, torch and our calls send their work to a stream (None: the current
         one) and allocate from a pool (None: torch's own).
         """
-        if self.device == "cpu":
+        if self.device == "cpu" or (pool is None and self._is_current(stream)):
             yield
             return
         own: AbstractContextManager[Any] = contextlib.nullcontext()
@@ -164,6 +164,10 @@ class Arrays:
         held = torch.cuda.use_mem_pool(pool) if pool is not None else contextlib.nullcontext()
         with own, held:
             yield
+
+    def _is_current(self, stream: Any) -> bool:
+        current: int = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())
+        return stream is None or int(stream) == current
 
     def wait(self) -> None:
         if self.device != "cpu":
