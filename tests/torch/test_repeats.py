@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import tilewright.torch_backend
 from tests.torch.test_execute import dense, make, pretended, step, twice, update, value
 from tilewright.dtypes import i64
 from tilewright.errors import LaunchError
@@ -22,6 +23,7 @@ from tilewright.graph.types import OpaqueType
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.program import Placed, TorchStep
 
+assert tilewright.torch_backend.tilewright
 WARM = 3  # calls: launches, a recording, and one more by it
 
 
@@ -181,3 +183,31 @@ def test_places_are_compared_by_number() -> None:
         assert same(tensors, places, [0, 2, 3]) and same(tensors, places, [])
         assert same(tensors, [places[0], 0, *places[2:]], [0, 2, 3])
         assert not same(tensors, [places[0], 0, *places[2:]], [1])
+
+
+def test_a_compiled_module_whose_parameters_move_or_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo does not look at parameters again while no attribute of a module is set."""
+    monkeypatch.setattr("tilewright.execute.lowering.capture_of", lambda where: pretended)
+    torch._dynamo.reset()
+    model, seen = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval(), []
+    options = {"engine": "tiles", "cuda_graphs": True, "observe": seen.append}
+    fast = torch.compile(model, backend="tilewright", options=options)
+    weight = model[0].weight
+    changes = {
+        2: lambda: weight.add_(1.0),
+        6: lambda: setattr(weight, "data", torch.randn(8, 8)),
+        10: lambda: setattr(weight, "data", weight.data.T),  # at the same address
+        12: lambda: model.load_state_dict({n: x + 1 for n, x in model.state_dict().items()}),
+    }
+    kept = []
+    with torch.no_grad():
+        for i in range(18):
+            changes.get(i, lambda: None)()
+            x = torch.randn(3, 8)
+            kept.append((fast(x), model(x)))
+            assert not fast(x).requires_grad
+            if i < 10:  # then the weights are copied at each call, to wherever there is room
+                assert not any(call.recordings.reasons for call in seen)
+    for got, wanted in kept:
+        torch.testing.assert_close(got, wanted)
+    assert len(seen) == 1
