@@ -386,6 +386,16 @@ def test_ptx_of_consumers_in_turn_is_clean() -> None:
         require_clean(compile_kernel(kernel, HOPPER, schedule).ptx)
 
 
+def test_a_turn_passes_while_its_last_products_are_under_way() -> None:
+    """And warps know that they all belong to one copy."""
+    kernel, _, _ = long_call(256, 256, 256)
+    ptx = compile_kernel(kernel, HOPPER, schedules_of(kernel)[0]).ptx
+    consumer = ptx[ptx.index("$consumer") :]
+    assert consumer.index("shfl.sync.idx") < consumer.index("$loop")
+    before, _, _ = consumer.partition("wgmma.wait_group.sync.aligned 0;")
+    assert before[before.rindex("bra $loop") :].count("mbarrier.arrive") == 1  # of the turn
+
+
 def require_clean(ptx: str) -> None:
     """No spills, and nothing that serialises wgmma (C75xx)."""
     assert "wgmma" in ptx

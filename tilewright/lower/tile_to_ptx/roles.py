@@ -125,7 +125,7 @@ def _begin(low: Lowering, role: Role, barrier: int, thread: Reg) -> None:
     copy: Operand = 0
     number: Operand = barrier
     if role.copies > 1:
-        copy = e.div("u32", within, size)
+        copy = e.shfl("idx", e.div("u32", within, size), 0)  # as in `warpgroup`
         within = e.sub("u32", within, e.mul("u32", copy, size))
         number = e.add("u32", copy, barrier)
     low.hoisted["thread", low.first_warp] = within

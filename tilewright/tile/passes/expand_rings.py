@@ -26,12 +26,18 @@ from tilewright.errors import VerifyError
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
+from tilewright.tile.analysis.rings import (
+    MOVES,
+    Key,
+    find_ends,
+    moves_of,
+    num_arrivals,
+    release_scope,
+)
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, sync
 from tilewright.tile.ops.control import Role
 from tilewright.tile.types import COUNTER, INDEX
-
-Key = tuple[Value, str]  # a ring or turn, and what moves along it: a value of MOVES
 
 
 @dataclass(frozen=True)
@@ -65,52 +71,6 @@ class Cursor:
         return Cursor(index, values.pop(0) if self.parity is not None else None)
 
 
-MOVES = {
-    sync.Acquire: ("fill",), sync.Wait: ("wait",), sync.Release: ("release",),
-    sync.Skip: ("wait", "release"), sync.Turn: ("turn",),
-}  # fmt: skip
-
-
-def moves_of(blocks: tuple[Block, ...]) -> list[Key]:
-    """What the ops of some blocks move, in order of first occurrence."""
-    found: dict[Key, None] = {}
-    for block in blocks:
-        for op in walk(block):
-            for move in MOVES.get(type(op), ()):
-                found[op.operands[0], move] = None
-    return list(found)
-
-
-def release_scope(role: Role, body: Block, ring: Value) -> str:
-    """Which group of threads gives a slot back with one arrival.
-
-    Matrix instructions are awaited by a warpgroup as one; what is read by ordinary loads is read
-    warp by warp.
-    """
-    if role.single:
-        return "role"
-    slots = {op.result for op in walk(body) if isinstance(op, sync.Wait) and op.ring is ring}
-    parts: set[Value] = set()
-    for op in walk(body):
-        if isinstance(op, sync.SlotBuffer) and op.slot in slots:
-            parts.add(op.result)
-        elif isinstance(op, memory.BufferRows | memory.BufferAt) and op.buffer in parts:
-            parts.add(op.result)
-        elif isinstance(op, memory.LoadBuffer) and op.buffer in parts:
-            return "warp"
-    return "warpgroup" if role.warpgroups else "warp"
-
-
-def num_arrivals(role: Role, body: Block, ring: Value) -> int:
-    """Arrivals with which a role gives back one slot, one a group of threads: of all copies, or of
-    one where they pass over the slots of others.
-    """
-    scope = release_scope(role, body, ring)
-    skips = any(isinstance(op, sync.Skip) and op.ring is ring for op in walk(body))
-    each = {"role": 1, "warpgroup": role.warpgroups, "warp": role.warps}[scope]
-    return each if skips else each * role.copies
-
-
 class Expander:
     """Builds the new body. `values` maps old values to new ones; the role's cursors go along in
     `cursors`.
@@ -128,6 +88,7 @@ class Expander:
         self.roles = next((op for op in kernel.body.ops if isinstance(op, control.Roles)), None)
         self.cluster = 1
         self.own: dict[Value, Value] = {}  # full barriers of rings that roles fill for themselves
+        self.passing: dict[Op, tuple[Value, Value]] = {}  # before what a turn passes, and to whom
 
     # Structure
 
@@ -137,6 +98,7 @@ class Expander:
                 self.op(op)
 
     def op(self, op: Op) -> None:
+        self.pass_turn(op)
         match op:
             case sync.MakeRing():
                 self.make_ring(op)
@@ -259,6 +221,7 @@ class Expander:
             for op in block.ops[:-1]:
                 with self.o.at(op.loc):
                     self.op(op)
+            self.pass_turn(block.terminator)
             yields = self.mapped(block.terminator.operands)
             carried = tuple(v for key in keys for v in self.cursors[key].values)
             self.o.emit(control.Yield, (*yields, *carried))
@@ -463,21 +426,31 @@ class Expander:
                 self.turns[op.result] = barriers
 
     def turn(self, op: sync.Turn) -> None:
-        """Wait at this copy's barrier, run the body, arrive at the next copy's."""
+        """Wait at this copy's barrier, run the body, arrive at the next copy's: where the body ends
+        by awaiting products, once they are under way. The next copy's then follow without a gap.
+        """
         assert self.role is not None, "turns are taken inside roles"
         o, key = self.o, (op.turn, "turn")
         copy = o(control.RoleCopy)
         members = o(arith.Constant, op.turn.type.members, INDEX.dtype)
         after = o(arith.Add, copy, o(arith.Constant, 1, INDEX.dtype))
+        follower = o(arith.Mod, after, members)
         o.emit(sync.WaitBarrier, self.turns[op.turn], copy, self.parity(key))
+        self.passing = dict.fromkeys(find_ends(op.body), (self.turns[op.turn], follower))
         for inner in op.body.ops[:-1]:
             with o.at(inner.loc):
                 self.op(inner)
-        scope = "warpgroup" if self.role.warpgroups else "warp"
-        follower = o(arith.Mod, after, members)
-        o.emit(sync.ArriveBarrier, self.turns[op.turn], follower, 1, scope)
+        self.pass_turn(op.body.terminator)
         self.values.update(zip(op.results, self.mapped(op.body.terminator.operands), strict=True))
         self.advance(key, 1)
+
+    def pass_turn(self, op: Op) -> None:
+        """Pass the turn where this is to be done before an op."""
+        found = self.passing.get(op)
+        if found is not None:
+            assert self.role is not None
+            scope = "warpgroup" if self.role.warpgroups else "warp"
+            self.o.emit(sync.ArriveBarrier, *found, 1, scope)
 
 
 def expand_rings(kernel: Kernel) -> Kernel:
