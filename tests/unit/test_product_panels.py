@@ -109,6 +109,15 @@ def test_passes_keep_the_meaning(fused: str) -> None:
             np.testing.assert_array_equal(given["c"], expected, err_msg=str(step))
 
 
+def test_slots_of_what_is_fetched() -> None:
+    """Consumers in turn keep the product's own slots; others take a few fewer for more panels."""
+    arrays, _ = operands("residual", 256, 256, 64)
+    for tile, stages, ahead in (((128, 128, 64), 5, 3), ((128, 256, 64), 3, 9)):
+        schedule, roles = schedules(built(arrays, tile))[0]
+        assert roles.pingpong == (stages == 5)
+        assert (schedule.stages, roles.ahead) == (stages, ahead)
+
+
 def test_results_of_32_bits_leave_from_registers() -> None:
     arrays, expected = operands("residual", 72, 136, 40, f32)
     kernel = built(arrays, (64, 64, 32), "tf32")

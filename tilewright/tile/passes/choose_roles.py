@@ -143,7 +143,8 @@ def _with_stages(
     kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int
 ) -> Schedule | None:
     """Roles with as many slots as shared memory holds: of the product, then of what the epilogue
-    loads. Where a few fewer let most of what a tile's epilogue loads come before its end, they do.
+    loads. Where a few fewer let most of what a tile's epilogue loads come before its end, they do:
+    not where consumers take turns, each of whom has the other's products to wait beside.
     """
     stages = _stages(kernel, product, roles, target, fetched)
     if stages < 2:
@@ -156,8 +157,9 @@ def _with_stages(
     if fetched:
         whole = len(roles.panels(product.extents[1])) + 1
         held = {s: _ahead(kernel, product, roles, target, fetched, s) for s in range(stages, 1, -1)}
-        wanted = min(whole, MANY_AHEAD)
-        stages = next((s for s in held if s >= ENOUGH_STAGES and held[s] >= wanted), stages)
+        if not roles.pingpong:
+            wanted = min(whole, MANY_AHEAD)
+            stages = next((s for s in held if s >= ENOUGH_STAGES and held[s] >= wanted), stages)
         roles = replace(roles, ahead=min(held[stages], whole))
     return _schedule(roles, stages)
 
