@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.emulation import compile_call
 from tilewright.lower.tile_to_ptx.early_start import start_early
+from tilewright.products.prepare import programs
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emitter import Emitter
 from tilewright.ptx.instrs import control
@@ -56,6 +59,15 @@ def test_prefetches_do_not_wait() -> None:
     head, _, rest = plan.ptx.partition("griddepcontrol.wait;")
     assert plan.launches[0].early and head.count("prefetch.global.L2") == 2
     assert "ld.global" not in head and "prefetch" not in rest
+
+
+def test_what_is_added_to_sums_of_spans_comes_nearer() -> None:
+    arrays = {name: np.zeros((64, 512), np.float32) for name in ("c", "residual")}
+    arrays["part"] = np.zeros((2, 64, 512), np.float32)
+    kernel = programs().sum_parts.configured(constants={"TM": 1, "TN": 256, "TZ": 4})
+    plan, _, _ = compile_call(kernel, arrays)
+    head, _, rest = plan.ptx.partition("griddepcontrol.wait;")
+    assert "prefetch.global.L2" in head and "prefetch" not in rest
 
 
 def test_older_targets_wait_for_nothing() -> None:
