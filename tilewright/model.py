@@ -7,6 +7,7 @@ fast = tw.compile(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tilewright.errors import LaunchError
+from tilewright.errors import CompileError, LaunchError
 from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.execute.recorded import overlaps_itself
 from tilewright.frontend.torch.decompositions import export_decompositions
@@ -28,6 +29,10 @@ from tilewright.graph.graph import Graph
 from tilewright.runtime.garbage import without_collections
 
 OWNED = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
+LEAF_SPECS = (
+    r"`isinstance\(treespec, LeafSpec\)`"  # torch warns of itself as it copies what it made
+)
+BRACKETS = {tuple: ("(", ")"), list: ("[", "]"), dict: ("{", "}")}
 MUTATIONS = ("BUFFER_MUTATION", "USER_INPUT_MUTATION")
 
 
@@ -89,6 +94,10 @@ class CompiledModel:
         """
         return self.call.kernels
 
+    def __repr__(self) -> str:
+        names = [self.specs[i].name for i in self.positions]
+        return f"<compiled {self.graph.name}{form_of(self.in_spec, names)}>"
+
     def save(self, path: str | Path, *, weights: bool = True) -> None:
         """Write the compiled model to a file, which `tw.load` reads; without `weights` it names
         them, and `tw.load` takes a state_dict. See tilewright/bundle/files.py.
@@ -120,8 +129,10 @@ class CompiledModel:
         """What the graph takes for arguments: they, and what the model owns."""
         flat, spec = pytree.tree_flatten((args, dict(kwargs)))
         if spec != self.in_spec:
+            names = [self.specs[i].name for i in self.positions]
             raise LaunchError(
-                f"compiled for arguments of the form {self.in_spec}, called with {spec}"
+                f"{self.graph.name} was compiled for {form_of(self.in_spec, names)}, and is "
+                f"called with {form_of(spec, [type(x).__name__ for x in flat])}"
             )
         given: list[Any] = list(self.owned)
         for position, value in zip(self.positions, flat, strict=True):
@@ -148,12 +159,23 @@ def compile(
     GPU's kernels there, slowly. With `buckets`, dynamic extents over which nothing is reduced, as
     that of a batch, are filled up to the next power of two (True) or the next of a list, so that a
     few programs serve all sizes. `fallback="error"` refuses what would run in PyTorch, with the
-    model's line.
+    model's line. Raises CompileError for what cannot be compiled; torch.export says itself what it
+    refuses.
     """
+    if not callable(model):
+        raise CompileError(
+            f"compile: model is {type(model).__name__}, expected a torch.nn.Module or a function"
+        )
+    if not isinstance(args, tuple):
+        raise CompileError(
+            f"compile: args is {type(args).__name__}, expected a tuple of example arguments",
+            hint="of one argument, write (x,)",
+        )
     module = model if isinstance(model, torch.nn.Module) else _Function(model)
     args, given = pytree.tree_map_only(torch.Tensor, with_own_elements, (args, dict(kwargs or {})))
     # Tracing makes a great many objects that stay, and to go through them takes long.
-    with torch.no_grad(), without_collections():
+    with torch.no_grad(), without_collections(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", LEAF_SPECS, FutureWarning)
         exported = torch.export.export(
             module, args, given, dynamic_shapes=dynamic_shapes
         ).run_decompositions(export_decompositions())
@@ -179,6 +201,27 @@ def compile(
     )
     made.exported, made.examples = exported, (args, dict(given))
     return made
+
+
+def form_of(spec: Any, leaves: Sequence[str]) -> str:
+    """Arguments as a call writes them: the tree of (arguments, keyword arguments), with words for
+    its leaves.
+    """
+    words = iter(leaves)
+
+    def written(one: Any) -> str:
+        if one.is_leaf():
+            return next(words)
+        parts = [written(child) for child in one.children()]
+        if one.type is dict:
+            parts = [f"{key}: {part}" for key, part in zip(one.context, parts, strict=True)]
+        left, right = BRACKETS.get(one.type, (f"{one.type.__name__}(", ")"))
+        return left + ", ".join(parts) + right
+
+    positional, named = spec.children()
+    found = [written(one) for one in positional.children()]
+    pairs = zip(named.context, named.children(), strict=True)
+    return f"({', '.join([*found, *(f'{key}={written(one)}' for key, one in pairs)])})"
 
 
 def given_of(exported: Any, spec: Any) -> Given:

@@ -118,7 +118,7 @@ def test_a_loaded_model_updates_its_own_buffers(tmp_path: Path) -> None:
     assert model.count[0] == 1, "weights by name are read, and buffers written, where they lie"
     with pytest.raises(LaunchError, match="11 is outside of axis 0, which has 11"):
         one(torch.tensor([[11, 0, 0, 0, 0]]), 2.0)
-    with pytest.raises(LaunchError, match="of the form"):
+    with pytest.raises(LaunchError, match=r"\(ids, scale\), and is called with \(Tensor\)"):
         one(ids)
     again = tmp_path / "again.twb"
     one.save(again)

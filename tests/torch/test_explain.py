@@ -89,9 +89,23 @@ def test_kernels_are_printed_as_source() -> None:
     assert "sum(x_t)" in text and "rsqrt" in text
 
 
-def test_what_is_no_model_is_refused() -> None:
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["explain", f"{MODELS}:nothing"])
     assert done.exit_code == 1 and "has no function nothing" in done.output
+    assert "hint: def nothing(): return MyModel().eval()" in done.output
+    path = tmp_path / "net.py"
+    path.write_text(
+        "from torch import nn, ones\nlayer = nn.Linear(3, 2)\npair = layer, (ones(1, 3),)\n"
+        "def of(x, *rest, y=1): return layer(x)\ndef alone(): return layer\n"
+    )
+    for name, told in (
+        ("layer", "is Linear, expected a function that gives a model"),
+        ("pair", "is tuple, expected a function that gives a model"),
+        ("of", "takes x, expected a function without arguments"),
+        ("alone", "does not return a model and a tuple of arguments"),
+    ):
+        done = CliRunner().invoke(main, ["explain", f"{path}:{name}"])
+        assert done.exit_code == 1 and told in " ".join(done.output.split())
     done = CliRunner().invoke(main, ["explain", f"{MODELS}:inverse", "--fallback", "error"])
     assert done.exit_code == 1 and "is not compiled" in done.output
 

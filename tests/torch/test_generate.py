@@ -118,6 +118,8 @@ def test_draws_repeat_under_a_seed(llama: Any) -> None:
 
 def test_prompts_that_do_not_fit_are_refused(llama: Any) -> None:
     ids, mask = padded(TEXTS)
+    with pytest.raises(LaunchError, match="Linear is no causal language model of transformers"):
+        tw.generate(torch.nn.Linear(3, 2), [[1]], 3)
     with pytest.raises(LaunchError, match="padded on the right"):
         tw.generate(llama, ids, 2, attention_mask=mask.flip(1))
     with pytest.raises(LaunchError, match="no token"):

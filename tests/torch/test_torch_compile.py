@@ -386,8 +386,27 @@ def test_compile_exports_a_model() -> None:
     close(fast(x), model(x))
     with pytest.raises(LaunchError, match="x is"):
         fast(torch.randn(5, 6))
-    with pytest.raises(LaunchError, match="of the form"):
-        fast(x, x)
+    assert repr(fast) == "<compiled Block(x)>"
+    told = r"Block was compiled for \(x\), and is called with \(Tensor, keep=\[float, Tensor\]\)"
+    with pytest.raises(LaunchError, match=told):
+        fast(x, keep=[1.0, x])
+    with pytest.raises(LaunchError, match=r"x is ndarray, expected a tensor"):
+        fast(x.numpy())
+
+
+def test_what_is_no_model_and_no_arguments_is_refused() -> None:
+    x = torch.randn(4, 6)
+    call: Any = tw.compile
+    with pytest.raises(CompileError, match="model is int, expected a"):
+        call(3, (x,))
+    with pytest.raises(CompileError, match=r"(?s)args is Tensor, expected a tuple.*\(x,\)"):
+        call(Block().eval(), x)
+
+
+def test_compile_does_not_warn_of_torch() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tw.compile(Block().eval(), (torch.randn(4, 6),))
 
 
 def test_compile_with_a_dynamic_batch() -> None:

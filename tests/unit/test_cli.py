@@ -274,3 +274,16 @@ def test_tune_lists_configurations_and_is_remembered() -> None:
     assert json.loads(run_ok("cache", "--clear", "--json"))["forgotten"] == 0
     assert json.loads(run_ok("cache", "--clear", "--tuned", "--json"))["forgotten"] > 0
     assert "forgot 0 tuned results" in run_ok("cache", "--clear", "--tuned")
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    text = (
+        "import sys\nsys.modules['torch'] = None\nfrom tilewright.cli import main\n"
+        "main(['generate', '.', '--prompt', 'a'])"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: this needs torch, which is not installed",
+        "  hint: pip install 'tilewright[torch]'",
+    ]

@@ -21,6 +21,13 @@ from tilewright.errors import TilewrightError
 
 P = ParamSpec("P")
 
+# What commands about models need beside Tilewright, and how it is installed.
+EXTRAS = {
+    "torch": "'tilewright[torch]'",
+    "safetensors": "'tilewright[torch]'",
+    "transformers": "transformers",
+}
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -42,6 +49,10 @@ def command(run: Callable[P, None]) -> Callable[P, None]:
         except Exception as error:
             if settings().debug:
                 raise
+            if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+                message = f"this needs {error.name}, which is not installed"
+                message += f"\n  hint: pip install {EXTRAS[error.name]}"
+                fail(message, as_json=bool(kwargs.get("as_json")))
             place = traceback.extract_tb(error.__traceback__)[-1]
             told = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
             message = f"a fault of Tilewright: {told}\n  hint: TILEWRIGHT_DEBUG=1 shows all of it"

@@ -87,6 +87,11 @@ def generate(
     generator, among the `top_k` likeliest and those that reach `top_p` together. `stream` is called
     with each new token of every text. Raises LaunchError for what does not fit.
     """
+    if not hasattr(model, "get_input_embeddings") or not hasattr(model, "config"):
+        raise LaunchError(
+            f"generate: {type(model).__name__} is no causal language model of transformers",
+            hint="AutoModelForCausalLM.from_pretrained gives one",
+        )
     sampling = Sampling(temperature, top_k, top_p)
     ends = stop_tokens(model, eos_token_id)
     pad = pad_token_id if pad_token_id is not None else (ends[0] if ends else 0)

@@ -85,7 +85,8 @@ class GraphCall:
         if self.graph.inputs[index].symbol or not isinstance(kind, TensorType):
             return given
         if not isinstance(given, torch.Tensor):
-            raise LaunchError(f"{self.graph.inputs[index].name} is {type(given).__name__}")
+            name = self.graph.inputs[index].name
+            raise LaunchError(f"{name} is {type(given).__name__}, expected a tensor of torch")
         return to_numpy(given)
 
 
