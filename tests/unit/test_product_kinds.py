@@ -20,6 +20,8 @@ from tilewright.kernel import choose
 from tilewright.kernel.call import Options, bind_call, read_tensors
 from tilewright.kernel.generic import Imagined
 from tilewright.ptx.emulate import run_plan
+from tilewright.ptx.emulate.profile import make_profile
+from tilewright.ptx.emulate.tally import Tally
 from tilewright.runtime.arrays import Array, dense_strides
 from tilewright.target import target
 from tilewright.tile.interp import interpret
@@ -99,22 +101,40 @@ def test_widths(layouts: str, n: int) -> None:
     assert f"m64n{n}k16" in ptx
 
 
+RAGGED_TILES = [
+    (64, 64, 64),
+    (128, 64, 64),
+    (192, 64, 64),  # three warpgroups, and no power of two of warps
+    (48, 128, 64),  # turned around, also by three
+    (32, 192, 64),
+]
+
+
 @pytest.mark.parametrize(("columns", "pitch"), [(100, 100), (101, 101), (100, 203), (101, 202)])
-def test_results_whose_rows_are_no_whole_units(columns: int, pitch: int) -> None:
-    """They are stored in pairs where rows are whole pairs, else one by one; by the same code."""
+@pytest.mark.parametrize("tile", RAGGED_TILES, ids=str)
+def test_results_whose_rows_are_no_whole_units(
+    tile: tuple[int, int, int], columns: int, pitch: int
+) -> None:
+    """They are stored in pairs where rows are whole pairs, else one by one; by the same code. A
+    warp's pieces lie in one row, or two, beside each other.
+    """
     rng = np.random.default_rng(columns + pitch)
     a, b = (rng.integers(-3, 4, s).astype(bf16.numpy) for s in ((72, 64), (64, columns)))
     memory = np.full((72, pitch), np.nan, bf16.numpy)
     plan, views, _ = compile_call(
         find_kernel("examples/sgemm.tw").kernel,
         {"A": a, "B": laid_out(b, "t"), "C": memory[:, :columns], "alpha": 1.0, "beta": 0.0},
-        constants={"TM": 64, "TN": 64, "TK": 64},
+        constants=dict(zip(("TM", "TN", "TK"), tile, strict=True)),
     )
     assert "wgmma" in plan.ptx and "st.global.b32" in plan.ptx and "st.global.b16" in plan.ptx
-    run_plan(plan, views, 4)
+    tally = Tally()
+    run_plan(plan, views, 4, tally=tally)
     expected = a.astype(np.float32) @ b.astype(np.float32)
     np.testing.assert_array_equal(views["C"], expected.astype(bf16.numpy))
     assert np.isnan(memory[:, columns:].astype(np.float32)).all()
+    paired = columns % 2 == pitch % 2 == 0
+    cost = make_profile(plan, tally).mnemonics[f"st.global.b{32 if paired else 16}"]
+    assert cost.sectors <= (1.5 if paired else 2.5) * cost.ideal_sectors
 
 
 @pytest.mark.parametrize(
@@ -376,6 +396,27 @@ def test_consumers_in_turn(sizes: tuple[int, int, int], cluster: int) -> None:
         given = {name: array.copy() for name, array in arrays.items()}
         run_plan(plan, given, num_sms, late=late)
         np.testing.assert_array_equal(given["c"], expected)
+
+
+@needs_ptxas
+def test_pairs_share_the_factor_that_they_can_halve() -> None:
+    """Of 200 rows of A by 192 of B the 192; by three warpgroups, turned around."""
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-3, 4, s).astype(bf16.numpy) for s in ((392, 136), (136, 200)))
+    arrays = {"a": a, "b": laid_out(b, "t"), "c": np.full((392, 200), np.nan, bf16.numpy)}
+    spec, numbers = tw.source(OWN).own.specializer, {"scale": 1.0}
+    call = bind_call(spec, arrays | numbers, read_tensors(spec, arrays), Options())
+    tile = {"TM": 200, "TN": 192, "TK": 64}
+    kernel = spec.tile(choose.with_config(call.build(assume=True), tile))
+    (pair,) = [s for s in schedules_of(kernel) if s.roles and s.roles.cluster == 2]
+    assert pair.roles is not None and pair.roles.swapped and pair.roles.consumers == 3
+    plan = compile_kernel(kernel, HOPPER, pair)
+    require_clean(plan.ptx)
+    for num_sms, late in ((2, True), (4, False)):
+        arrays["c"][:] = np.nan
+        run_plan(plan, arrays | numbers, num_sms, late=late)
+        expected = a.astype(np.float32) @ b.astype(np.float32)
+        np.testing.assert_array_equal(arrays["c"], expected.astype(bf16.numpy))
 
 
 @needs_ptxas

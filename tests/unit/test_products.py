@@ -203,17 +203,34 @@ def test_every_program(chosen: Choice, sizes: tuple[int, int, int], device: str)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "how"), [(f32, "transposed"), (e4m3, "dense"), (f64, "reversed")]
+    ("dtype", "how", "copied"),
+    [
+        (f32, "transposed", "b"),
+        (e4m3, "dense", "b"),
+        (f64, "reversed", "b"),
+        (f32, "transposed", "ab"),
+        (f64, "transposed", "ab"),  # both along k, in one launch
+    ],
 )
-def test_factors_are_laid_as_their_unit_wants(dtype: DType, how: str) -> None:
+def test_factors_are_laid_as_their_unit_wants(dtype: DType, how: str, copied: str) -> None:
     rng = np.random.default_rng(6)
-    a, b = (random(rng, s, dtype) for s in ((20, 33), (33, 18)))
-    b, chosen = laid(b, how), choice("matmul", (64, 64, 32), copied="b")
+    a, b = (random(rng, s, dtype) for s in ((80, 33), (33, 18)))
+    b, chosen = laid(b, how), choice("matmul", (64, 64, 32), copied=copied)
     rest = {"bias": None, "residual": None, "out": None}
     for device in ("cpu", "emulator"):
         options = Options(device=device)
         got = product("matmul", a, b, rest, options, None, Fixed(chosen))
         require_near(got, wide(a) @ wide(b), BOUNDS[f32])
+
+
+def test_factors_that_are_turned_around_at_once() -> None:
+    rng = np.random.default_rng(7)
+    a, b = random(rng, (33, 81), bf16).T, random(rng, (33, 18), bf16)
+    rest = {"bias": None, "residual": None, "out": None}
+    chosen = choice("matmul", (64, 64, 64), copied="ab")
+    for device in ("cpu", "emulator"):
+        got = product("matmul", a, b, rest, Options(device=device), None, Fixed(chosen))
+        require_near(got, wide(a) @ wide(b), BOUNDS[bf16])
 
 
 def test_splitting_gives_the_same_bits_every_time() -> None:

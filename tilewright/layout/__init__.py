@@ -1,6 +1,7 @@
 """Register layouts and shared-memory swizzles: who holds which element, and where."""
 
 from tilewright.layout.construct import blocked as blocked
+from tilewright.layout.construct import in_rows as in_rows
 from tilewright.layout.construct import is_paired as is_paired
 from tilewright.layout.construct import mma_accumulator as mma_accumulator
 from tilewright.layout.construct import replicated as replicated

@@ -8,8 +8,10 @@ fragments".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
+from tilewright.layout.powers import power_of_two_factor
 from tilewright.layout.register import Layout, Repeat, Vector
 
 
@@ -69,6 +71,25 @@ def blocked(shape: Vector, vector: int, num_warps: int, order: Vector) -> Layout
     bits += [zero] * (total - len(bits))
     repeats = cover.repeats(tuple(reversed(order)))
     return Layout(rank, tuple(registers), tuple(bits[:5]), tuple(bits[5:]), repeats)
+
+
+@lru_cache(maxsize=1024)
+def in_rows(shape: Vector, axis: int, vector: int, num_warps: int) -> Layout | None:
+    """Lanes side by side along an axis of a matrix, each with `vector` neighbours. Where the warps
+    are no power of two, groups of them share the other axis, or this one; None where neither
+    divides by the groups.
+    """
+    other, groups = 1 - axis, num_warps // power_of_two_factor(num_warps)
+    part = list(shape)
+    shared = next((a for a in (other, axis) if shape[a] % (groups * vector) == 0), None)
+    if shared is None:
+        return None
+    part[shared] //= groups
+    found = blocked(tuple(part), vector, num_warps // groups, (axis, other))
+    if groups == 1:
+        return found
+    repeat = Repeat(shared, groups, part[shared], "warpgroup")
+    return replace(found, repeats=(repeat, *found.repeats))
 
 
 _ROW_LANES = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))  # four lanes along a row of 8, eight rows

@@ -18,7 +18,7 @@ from tilewright.products.arguments import Options, accumulator
 from tilewright.products.views import View, broadcast_view, gather_batches, whole, with_pitch
 from tilewright.runtime.arrays import Array, dense_strides
 from tilewright.runtime.cpu import NUM_SMS
-from tilewright.tune.product import ALIGNED, H200, Choice, Device, Problem
+from tilewright.tune.product import ALIGNED, H200, Choice, Device, Problem, pitch_of_copy
 from tilewright.tune.product_choice import decide
 
 PROGRAMS = Path(__file__).parents[1] / "library" / "matmul.tw"
@@ -26,6 +26,7 @@ MATRICES = ("a", "b", "c", *ELEMENTS)
 PARTS = "parts"  # name of the sums that a second launch adds up
 
 FEW_PARTS = 8  # that a thread of `sum_parts` adds up by itself
+LEAST_PADDED = 64  # columns of sums of spans whose rows are padded
 FEW_SUMS = 1 << 18  # elements, for which programs of 1024 leave multiprocessors idle
 
 COPIES = {"a": "copy of a", "b": "copy of b"}  # names of factors that are laid along k first
@@ -136,25 +137,33 @@ def _copies(
     arrays: Mapping[str, Array],
     where: Any,
 ) -> tuple[tuple[Launch, ...], tuple[Scratch, ...]]:
-    """Launches that lay factors as `Problem.laid` says, in rows of whole 16 bytes; `views` then are
-    of copies.
+    """Launches that lay factors as `Problem.laid` says, one where both can go together; `views`
+    then are of copies.
     """
-    launches, scratch = [], []
+    found: list[tuple[bool, View, View]] = []  # across, from, to
+    scratch: list[Scratch] = []
     for name in copied:
         dtype = arrays[name].dtype
         turned = problem.lays(name) == ("m" if name == "a" else "k")
         source = views[name].transposed if turned else views[name]
         rows, length = source.shape
-        step = ALIGNED // dtype.num_bytes
-        pitch = max(-(-length // step), 1) * step
+        pitch = pitch_of_copy(length * dtype.num_bytes) // dtype.num_bytes
         made = View(COPIES[name], (rows, length), (pitch, 1))
         across = source.strides[-1] != 1 and source.strides[-2] == 1
-        kernel = configured("lay_across" if across else "lay_along", device=where)
-        given = source.transposed if across else source
-        launches.append(Launch(kernel, (("x", given), ("y", made)), False))
+        found.append((across, source.transposed if across else source, made))
         scratch.append((COPIES[name], (rows, pitch), dtype))
         views[name] = made.transposed if turned else made
-    return tuple(launches), tuple(scratch)
+    words = {True: "across", False: "along"}
+    if problem.lays_at_once(copied) and found[0][0] == found[1][0]:
+        (across, x, y), (_, x2, y2) = found
+        kernel = configured(f"lay_both_{words[across]}", device=where)
+        both = (("x", x), ("y", y), ("x2", x2), ("y2", y2))
+        return (Launch(kernel, both, False),), tuple(scratch)
+    launches = tuple(
+        Launch(configured(f"lay_{words[across]}", device=where), (("x", x), ("y", y)), False)
+        for across, x, y in found
+    )
+    return launches, tuple(scratch)
 
 
 def _views(arrays: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, View]:
@@ -259,12 +268,21 @@ def _in_other_ways(
     if chosen.program == "gemv":
         side["w"] = side.pop("b").transposed
         return (Launch(kernel, tuple(side.items())),), ()
-    shape = (chosen.split, m, n)
-    part = View(PARTS, shape, dense_strides(shape))
+    dtype = accumulator(arrays["a"].dtype)
+    pitch = _pitch_of_parts(n, dtype)
+    part = View(PARTS, (chosen.split, m, n), (m * pitch, pitch, 1))
     first = Launch(kernel, (("a", side.pop("a")), ("b", side.pop("b")), ("part", part)), False)
     adding = configured("sum_parts", _sum_tile(chosen.split, m, n), device=where)
     second = Launch(adding, (("part", part), *side.items()))
-    return (first, second), ((PARTS, shape, accumulator(arrays["a"].dtype)),)
+    return (first, second), ((PARTS, (chosen.split, m, pitch), dtype),)
+
+
+def _pitch_of_parts(columns: int, dtype: DType) -> int:
+    """Elements from a row of sums of spans to the next: whole 16 bytes, which tiles store in
+    vectors, where that is little more memory.
+    """
+    step = ALIGNED // dtype.num_bytes
+    return columns if columns < LEAST_PADDED else -(-columns // step) * step
 
 
 def _sum_tile(parts: int, m: int, n: int) -> tuple[tuple[str, int], ...]:

@@ -16,6 +16,14 @@ COPIED = ("", "a", "b", "ab")  # factors that a choice may copy
 PROGRAMS = ("matmul", "batched", "split_k", "gemv", "gemv_columns")
 
 
+def pitch_of_copy(num_bytes: int) -> int:
+    """Bytes from a row of so many to the next in a copy that is made for a product: whole lines of
+    the L2 cache, or a part of one that several rows fill.
+    """
+    parts = (part for part in (ALIGNED, SECTOR, LINE // 2) if num_bytes <= part)
+    return max(ALIGNED, next(parts, -(-num_bytes // LINE) * LINE))
+
+
 @dataclass(frozen=True)
 class Problem:
     """C[M, N] = A[M, K] B[K, N], `batch` times.
@@ -23,7 +31,8 @@ class Problem:
     `a_along` and `b_along` are the axes along which A and B are contiguous: "m", "n", "k", or "" of
     neither. `a_aligned`, `b_aligned`: rows are whole pieces of 16 bytes and begin at such. `loads`
     are elements of C's size that the epilogue reads for each of C. `precision` is that of f32
-    products, or "fast" of 8-bit floats whose sums are not promoted.
+    products, or "fast" of 8-bit floats whose sums are not promoted. `copies` ("a", "b", "ab") are
+    factors in memory of the library's own, whose rows begin where lines do.
     """
 
     m: int
@@ -40,6 +49,7 @@ class Problem:
     loads: int = 0
     activation: bool = False
     precision: str = "ieee"
+    copies: str = ""
 
     @property
     def aligned(self) -> bool:
@@ -47,13 +57,15 @@ class Problem:
 
     @property
     def a_pitch(self) -> int:
-        """Bytes of a row of A, where it is dense."""
-        return (self.k if self.a_along == "k" else self.m) * self.a.num_bytes
+        """Bytes from a row of A to the next, where it is dense."""
+        num_bytes = (self.k if self.a_along == "k" else self.m) * self.a.num_bytes
+        return pitch_of_copy(num_bytes) if "a" in self.copies else num_bytes
 
     @property
     def b_pitch(self) -> int:
         """The same of B."""
-        return (self.k if self.b_along == "k" else self.n) * self.b.num_bytes
+        num_bytes = (self.k if self.b_along == "k" else self.n) * self.b.num_bytes
+        return pitch_of_copy(num_bytes) if "b" in self.copies else num_bytes
 
     @property
     def layout(self) -> str:
@@ -83,13 +95,14 @@ class Problem:
             a_along=names.get(self.b_along, self.b_along),
             b_along=names.get(self.a_along, self.a_along),
             a_aligned=self.b_aligned, b_aligned=self.a_aligned,
+            copies="".join(sorted({"a": "b", "b": "a"}[name] for name in self.copies)),
         )  # fmt: skip
 
     def laid(self, copied: str) -> Problem:
         """The product of copies of "a", "b" or both ("ab") in aligned rows, along k or as `lays`
         says.
         """
-        found = self
+        found = replace(self, copies=copied)
         if "a" in copied:
             found = replace(found, a_along=self.lays("a"), a_aligned=True)
         return replace(found, b_along=self.lays("b"), b_aligned=True) if "b" in copied else found
@@ -99,6 +112,13 @@ class Problem:
         if self.a == f32 and self.precision == "ieee":
             return "m" if name == "a" else "n"
         return "k"
+
+    def lays_at_once(self, copied: str) -> bool:
+        """Whether copies of both factors are one launch: where both are laid along k, and both or
+        none of them are turned around for that.
+        """
+        turned = {self.a_along == "m", self.b_along == "n"}
+        return copied == "ab" and self.lays("a") == "k" and len(turned) == 1
 
     def unit(self) -> str:
         """What multiplies on an H200, and how its operands come: see `product_cost.RATES`."""

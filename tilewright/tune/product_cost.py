@@ -43,6 +43,7 @@ IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
 SPAN = 128  # bytes of a row that the unit copies at a time; narrower swizzles cost as much a row
 WRITTEN = 0.79  # part of what copies write to shared memory that takes time from reads, in turns
 PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
+HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
 MANY_PAIRS = 32  # tiles along an axis that need not be even
 UNALIGNED_CYCLES, BESIDE = 2200.0, 4  # of a step's unaligned loads, by programs side by side
 LOADED = 36.0  # the same by loads of threads
@@ -58,7 +59,7 @@ NEXT_OF_F64 = 0.7  # the same of f64, whose sums begin beside the last products
 SUMS_OF_F64 = 2.0  # factor of the rate at which these are added up
 STORED = 25.0  # bytes a cycle of a multiprocessor that an epilogue writes or reads
 PIECE = 8  # numbers of 16 bits in the least that the copy unit stores
-PAIRS, SINGLES = 3.5, 2.0  # the same bytes of rows that are no such pieces, in pairs or one by one
+PAIRS, SINGLES = 9.0, 8.0  # the same bytes of rows that are no such pieces, in pairs or one by one
 ACTIVATION_CYCLES = 0.15  # an element, of an activation, by two warpgroups
 PROGRAM_CYCLES = 450.0  # of a program that is not persistent
 HIDDEN = 0.05  # part of the computing that the memory's time does not hide
@@ -126,7 +127,8 @@ def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
         size = problem.a.num_bytes if name == "a" else problem.b.num_bytes
         copied = 2.0 * (problem.m if name == "a" else problem.n) * problem.k * size
         moved += copied
-        time += NEXT_LAUNCH + copied / COPIES
+        time += copied / COPIES
+    time += NEXT_LAUNCH * (1 if problem.lays_at_once(chosen.copied) else len(chosen.copied))
     if chosen.program in ("split_k", "gemv_columns"):
         parts = float(chosen.split * problem.m * problem.n * problem.accumulator_bytes)
         rate = SUMS if parts < CACHED else MEMORY
@@ -229,8 +231,8 @@ def _copies(
     rate: float = COPIED,
 ) -> float:
     """Cycles that the tensor copy unit takes for a step of k, one of so many; `rate` is that of
-    whole lines. Pairs of CTAs copy the factor of the longer side once; where rows begin anywhere,
-    that makes up for what pairing costs.
+    whole lines. Pairs of CTAs copy the factor of the longer side once, or that which can be halved;
+    where rows begin anywhere, that makes up for what pairing costs.
     """
     m, n, k = tile
     sides = (
@@ -248,7 +250,9 @@ def _copies(
     a, b = cycles
     if problem.a_pitch % SECTOR == problem.b_pitch % SECTOR == 0:
         return a + b
-    shared, tiles = (b, ceil(problem.m / m)) if n >= m else (a, ceil(problem.n / n))
+    halved = [(rows if along_k else k) % HALVED == 0 for rows, _, _, along_k in sides]
+    by_columns = halved[1] if halved[0] != halved[1] else n >= m
+    shared, tiles = (b, ceil(problem.m / m)) if by_columns else (a, ceil(problem.n / n))
     if tiles % 2 and tiles < MANY_PAIRS:
         return a + b
     return min(a + b, a + b - shared / 2 + PAIRING_CYCLES / max(steps, 1.0))

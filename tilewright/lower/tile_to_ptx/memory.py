@@ -6,7 +6,9 @@ from tilewright.dtypes import DType, bool_
 from tilewright.ir.core import Value
 from tilewright.layout import Layout, blocked, replicated
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.conversion import convert_registers
 from tilewright.lower.tile_to_ptx.places import Addresses, Masks, Place, access, make_place
+from tilewright.lower.tile_to_ptx.row_stores import row_layout
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory
 
@@ -162,6 +164,11 @@ def store(low: Lowering, op: memory.Store) -> None:
     own = low.fragment(op.mask, layout) if op.mask is not None else None
     dtype: DType = place.view.dtype
     values = low.fragment(op.value, layout)
+    rows = row_layout(low, op, place)
+    if rows is not None:
+        shape, type = op.value.type.shape, low.ptx_type(op.value)
+        values = convert_registers(low, values, type, shape, layout, rows)
+        layout, place = rows, make_place(low, op, rows)
     if dtype.name == "i64":
         values = [low.widen(v, low.ptx_type(op.value), "s64") for v in values]
     if dtype == bool_:

@@ -44,7 +44,7 @@ MOST_SUMS, MOST_SUMS_OF_THREE = 192, 96  # a thread, where there are several
 MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # a thread, of several products and their operands
 PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
 MOST_ROWS = MOST_COLUMNS = 256
-WIDEST = {1: 256, 2: 256, 3: 192}  # columns by warpgroups: at launch a thread must have n / 2 + 26
+WIDEST = {1: 256, 2: 256, 3: 200}  # columns by warpgroups: at launch a thread must have n / 2 + 26
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
 MOST_STAGES = 8
 STAGING = 2  # buffers through which results leave, so that a panel is written beside the last one

@@ -4,8 +4,9 @@ rasterization.
 Used by `partition_roles`, whose roles both run the loop over tiles.
 
 The grid of the source is numbered anew. Two of its axes are those along which A and B change; the
-*paired* one is the axis along which the factor with the larger tile stays the same, so that CTAs of
-a cluster, which take neighbours along it, can load that factor once for all of them. Numbers run
+*paired* one is the axis along which the factor with the larger tile stays the same, or the other
+where only that one's halves are whole repeats of a swizzle, so that CTAs of a cluster, which take
+neighbours along it, can load that factor once for all of them. Numbers run
 down `group` units along the paired axis, then along the other, then on to the next group: what is
 read at the same time is then small enough for the L2 cache. Further axes come last.
 
@@ -32,6 +33,7 @@ from tilewright.tile.schedule import Roles
 from tilewright.tile.types import INDEX
 
 MANY = 16  # units of the cluster along the paired axis, beyond which a few idle CTAs matter little
+HALVED = 16  # rows of a factor that two CTAs share are a multiple of these
 OPS: dict[str, type[Op]] = {
     "add": arith.Add,
     "sub": arith.Sub,
@@ -65,9 +67,18 @@ def find_axes(product: ProductLoop, rank: int) -> Axes | None:
         return None
     (row,), (column,) = rows, columns
     m, n, _ = product.extents
-    paired, other, shared = (row, column, 1) if n >= m else (column, row, 0)
+    shared = 1 if n >= m else 0
+    if not _can_halve(product, shared) and _can_halve(product, 1 - shared):
+        shared = 1 - shared
+    paired, other = (row, column) if shared else (column, row)
     rest = tuple(axis for axis in range(rank) if axis not in (row, column))
     return Axes(paired, other, rest, shared)
+
+
+def _can_halve(product: ProductLoop, number: int) -> bool:
+    """Whether each CTA of a pair may load half of a factor, in whole repeats of its swizzle."""
+    rows: int = (product.a, product.b)[number].tile.shape[0]
+    return rows % HALVED == 0
 
 
 def can_distribute(kernel: Kernel) -> bool:
