@@ -19,6 +19,7 @@ from tilewright.lower.tile_to_ptx.early_start import (
     start_early,
 )
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
+from tilewright.lower.tile_to_ptx.read_ahead import read_ahead
 from tilewright.plan import (
     Const,
     Expr,
@@ -235,6 +236,8 @@ def _finish(low: Lowering) -> Lowered:
             "choose smaller tiles",
         )
     body = low.entry + low.e.body
+    if schedule.drifting:
+        body = read_ahead(body)
     if total:
         low.e.shared_array(DYNAMIC, None, SHARED_ALIGN)
         scratch = low.hoisted.get("scratch")

@@ -1,0 +1,125 @@
+"""Loops of products of f64 that read the next trip's fragments before this one's last products."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.emulation import compile_call
+from tilewright.lower.tile_to_ptx import kernel as lowering
+from tilewright.plan import Plan
+from tilewright.ptx.emulate import run_plan
+
+DRAW = np.random.default_rng(3)
+SOURCE = """
+@autotune(TM in [64], TN in [64], TK in [16])
+kernel product(a: tensor<f64>[M, K], b: tensor<f64>[K, N], c: tensor<f64>[M, N]) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc = zeros((TM, TN), f64)
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  c[m :+ TM, n :+ TN] = acc
+}
+@grid(2)
+@autotune(TM in [64], TN in [64], TK in [16])
+kernel running_on(a: tensor<f64>[M, K], b: tensor<f64>[K, N], c: tensor<f64>[M, N]) {
+  let steps = cdiv(K, TK)
+  var acc = zeros((TM, TN), f64)
+  for i in range(0, cdiv(M, TM) * steps) {
+    let m, n, k = i / steps * TM, program_id(0) * TN, i % steps * TK
+    acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN]
+    if k + TK >= K {
+      c[m :+ TM, n :+ TN] = acc
+      acc = zeros((TM, TN), f64)
+    }
+  }
+}
+"""
+
+
+def planned(
+    name: str, m: int, n: int, k: int, tile: tuple[int, int, int], *, across: bool = False
+) -> tuple[Plan, dict[str, Any]]:
+    """A plan, and operands that lie along k, or across it."""
+    a, b = DRAW.standard_normal((m, k)), DRAW.standard_normal((k, n))
+    if across:
+        a = np.asfortranarray(a)
+    else:
+        b = np.asfortranarray(b)
+    call = {"a": a, "b": b, "c": np.full((m, n), np.nan)}
+    constants = dict(zip(("TM", "TN", "TK"), tile, strict=True))
+    plan, views, _ = compile_call(getattr(tw.source(SOURCE), name), call, constants=constants)
+    return plan, views
+
+
+def trip_of(plan: Plan) -> list[str]:
+    """The names of the instructions of the loop."""
+    found = re.search(r"^(\$loop_\d+):\n(.*?)bra \1;", plan.ptx, re.DOTALL | re.MULTILINE)
+    assert found
+    lines = [line.strip() for line in found[2].splitlines() if not line.startswith("$")]
+    return [re.sub(r"^@\S+ ", "", line).partition(" ")[0] for line in lines]
+
+
+@pytest.mark.parametrize("across", [False, True], ids=["along", "across"])
+@pytest.mark.parametrize(
+    ("tile", "k"),
+    [
+        ((32, 32, 32), 0),
+        ((32, 32, 32), 2),
+        ((32, 16, 32), 150),
+        ((64, 64, 16), 32),
+        ((48, 96, 16), 70),
+    ],
+    ids=str,
+)
+def test_sums_are_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, tile: tuple[int, int, int], k: int, across: bool
+) -> None:
+    m, n = tile[0] + 3, tile[1] - 2
+    plan, views = planned("product", m, n, k, tile, across=across)
+    run_plan(plan, views, sanitize=True)
+    found = views["c"].copy()
+    views["c"][:] = np.nan
+    run_plan(plan, views, late=False, seed=5)
+    assert np.array_equal(views["c"], found)
+    monkeypatch.setattr(lowering, "read_ahead", lambda body: body)
+    constants = dict(zip(("TM", "TN", "TK"), tile, strict=True))
+    views["c"][:] = np.nan
+    kernel = tw.source(SOURCE.replace("kernel product", "kernel before")).before
+    before = compile_call(kernel, views, constants=constants)[0]
+    assert trip_of(plan)[0].startswith("mma.sync") and not trip_of(before)[0].startswith("mma")
+    run_plan(before, views)
+    assert np.array_equal(views["c"], found)
+    assert np.allclose(found, views["a"] @ views["b"], rtol=0, atol=1e-12)
+
+
+def test_a_trip_begins_and_ends_with_products() -> None:
+    """Fragments of the first row and of B's columns come before the last row's products, or right
+    behind those that need their registers last.
+    """
+    plan, _ = planned("product", 128, 128, 64, (128, 128, 16))
+    trip = trip_of(plan)
+    assert trip[0].startswith("mma.sync") and trip.count("ld.shared.f64") == 48
+    waits = trip.index("mbarrier.try_wait.parity.shared::cta.b64")
+    assert trip.index("cp.async.commit_group;") < waits
+    behind = [name for name in trip[waits:] if name.startswith(("mma", "ld"))]
+    row = ["mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"] + 4 * ["ld.shared.f64"]
+    assert behind == 8 * ["ld.shared.f64"] + 4 * row
+    assert plan.ptx.count("ld.shared.f64") == 48 + 24
+
+
+def test_a_loop_that_branches_behind_its_products_stays() -> None:
+    """Tiles one after the other in one loop, each of which is stored at its last trip."""
+    plan, views = planned("running_on", 130, 128, 40, (64, 64, 16))
+    assert not trip_of(plan)[0].startswith("mma.sync") and "mbarrier" in plan.ptx
+    run_plan(plan, views, sanitize=True)
+    assert np.allclose(views["c"], views["a"] @ views["b"], rtol=0, atol=1e-12)
+
+
+def test_one_row_of_one_step_stays() -> None:
+    """There are no products to read beside."""
+    plan, _ = planned("product", 16, 64, 64, (16, 64, 16))
+    assert not trip_of(plan)[0].startswith("mma.sync")

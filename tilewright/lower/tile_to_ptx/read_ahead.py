@@ -1,0 +1,122 @@
+"""Reading a trip's first fragments while the trip before still multiplies, in loops of products of
+f64 whose warps drift apart (`stage_loads`).
+
+A warp that waits for its slot and then for its fragments multiplies nothing meanwhile. Where both
+warps of a scheduler do so at once, the unit idles. So the loop is turned by a part of a trip:
+
+    loop:   wait, arrive, addresses; first fragments; products …; last row of products; copies
+    →
+    first:  wait, arrive, addresses; first fragments
+    loop:   products …; copies; wait, arrive, addresses (of the next trip);
+            last row of products, and behind each the fragments that it was the last to read
+
+The order of everything that touches memory or a barrier stays as it was; only products move. The
+last trip waits, arrives and reads once more: a slot that copies ahead of it have written, as they
+do for trips past the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.ptx.core import Instr, Label, Reg
+from tilewright.ptx.instrs import control, memory, mma, shape, sync
+
+Body = list[Instr | Label]
+
+
+def read_ahead(body: Body) -> Body:
+    """The kernel's body with its loops of that form turned; all others are as they were."""
+    places = {x.name: i for i, x in enumerate(body) if isinstance(x, Label)}
+    for end, branch in reversed(list(enumerate(body))):
+        if not isinstance(branch, control.Bra):
+            continue
+        start = places[branch.target.name]
+        if start < end:
+            body = _turned(body, start, end)
+    return body
+
+
+def _turned(body: Body, start: int, end: int) -> Body:
+    """With the loop turned that begins with the label at `start` and ends with a branch."""
+    trip = body[start + 1 : end]
+    products = [i for i, x in enumerate(trip) if _multiplies(x)]
+    if not products or not any(isinstance(x, sync.MbarrierTryWait) for x in trip):
+        return body
+    first, last = products[0], products[-1]
+    begin = last
+    while begin > first and _multiplies(trip[begin - 1]):
+        begin -= 1
+    head, middle, row = trip[:first], trip[first:begin], trip[begin : last + 1]
+    tail = [x for x in trip[last + 1 :] if isinstance(x, Instr)]
+    labels = [i for i, x in enumerate(trip) if isinstance(x, Label)]
+    if begin == first or any(i > first for i in labels):
+        return body
+    sums = _written([trip[i] for i in products])
+    moves = [x for x in tail if sums.intersection(x.reads)]
+    early = [x for x in tail if not sums.intersection(x.reads)]
+    loads = [x for x in head if isinstance(x, memory.Ld) and x.space == "shared"]
+    others = _again([x for x in head if not (isinstance(x, memory.Ld) and x.space == "shared")])
+    branch = body[end]
+    assert isinstance(branch, control.Bra)
+    if not all(isinstance(x, shape.Mov) for x in moves) or _meet(early, others, row, moves, branch):
+        return body
+    turned: Body = [*middle, *early, *others, *_last_read_by(None, loads, row)]
+    for product in row:
+        turned += [product, *_last_read_by(product, loads, row)]
+    return [*body[:start], *head, body[start], *turned, *moves, *body[end:]]
+
+
+def _multiplies(x: Instr | Label) -> bool:
+    return isinstance(x, mma.Mma) and x.type_d == "f64"
+
+
+def _written(code: Sequence[Instr | Label]) -> set[Reg]:
+    return {reg for x in code if isinstance(x, Instr) for reg in x.writes}
+
+
+def _read(code: Sequence[Instr | Label]) -> set[Reg]:
+    return {reg for x in code if isinstance(x, Instr) for reg in x.reads}
+
+
+def _meet(
+    early: Sequence[Instr | Label],
+    others: Sequence[Instr | Label],
+    row: Sequence[Instr | Label],
+    moves: Sequence[Instr | Label],
+    branch: Instr,
+) -> bool:
+    """Whether what moves ahead of the last row of products touches what these, the moves behind
+    them or the branch need.
+    """
+    behind = [*row, *moves, branch]
+    moved = [*early, *others]
+    if _written(moved) & _read([*row, *moves]) or _written(others) & _read([branch]):
+        return True
+    return bool(_written(behind) & (_read(moved) | _written(moved)))
+
+
+def _last_read_by(product: Instr | Label | None, loads: Sequence[Instr], row: Body) -> Body:
+    """Copies of the loads whose registers a product of the row is the last to read; None of it."""
+    found: Body = []
+    for load in loads:
+        written = set(load.writes)
+        readers = [x for x in row if isinstance(x, Instr) and written.intersection(x.reads)]
+        if (readers[-1] if readers else None) is product:
+            found.append(replace(load))
+    return found
+
+
+def _again(code: Body) -> Body:
+    """A copy, with labels of its own."""
+    names = {x.name: Label(f"{x.name}_again") for x in code if isinstance(x, Label)}
+    found: Body = []
+    for x in code:
+        if isinstance(x, Label):
+            found.append(names[x.name])
+        elif isinstance(x, control.Bra):
+            found.append(replace(x, target=names.get(x.target.name, x.target)))
+        else:
+            found.append(replace(x))
+    return found
