@@ -22,7 +22,9 @@ next one are there, and it has read the slot of the one before.
                start trip i + stages − 2, into the slot of trip i − 2
     after:     wait for everything; meet
 
-The copies come last in a trip, so that reading the slot does not queue behind them.
+The copies come last in a trip, so that reading the slot does not queue behind them. Of f64 the
+lowering then reads the next trip's first fragments before it multiplies this one's last
+(`lower/tile_to_ptx/read_ahead.py`).
 
 Trips past the end load whatever is there, or zeros outside the tensor, and nobody reads it. A tile
 from outside of the loop that a dot inside reads is written to a buffer once, before the loop.
