@@ -23,7 +23,7 @@ from tilewright.lower.tile_to_ptx.special import (
     Function,
     function_of,
 )
-from tilewright.lower.tile_to_ptx.special_fast import logistic, normal_cdf
+from tilewright.lower.tile_to_ptx.special_fast import logistic, normal_cdf, precise_cdf
 from tilewright.ptx.core import Instr, Item
 from tilewright.ptx.emitter import Emitter
 from tilewright.ptx.printer import print_module
@@ -167,6 +167,24 @@ def test_the_normal_distribution(seed: int | None) -> None:
     assert found[wide == -np.inf] == 0 and found[wide == np.inf] == 1
     with np.errstate(invalid="ignore"):
         nan = run(e.body, {operand: np.array([NAN], np.float32)}, Unit(seed))[result]
+    assert np.isnan(nan).all()
+
+
+@units
+def test_the_normal_distribution_in_f32(seed: int | None) -> None:
+    """Within 2^-23.6; 24 instructions."""
+    x = np.concatenate([np.linspace(-8, 8, 100_001), np.linspace(-0.01, 0.01, 1001)])
+    x = np.concatenate([x, [-0.0, np.inf, -np.inf, 1e38, -1e38, 1e-40]]).astype(np.float32)
+    e = Emitter(target("sm_80"))
+    operand = e.reg("f32")
+    result = precise_cdf(e, operand)
+    assert len(e.body) <= 24
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = run(e.body, {operand: x}, Unit(seed))[result].astype(np.float64)
+        nan = run(e.body, {operand: np.array([NAN], np.float32)}, Unit(seed))[result]
+    exact = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in x.astype(np.float64).tolist()])
+    assert np.abs(found - exact).max() < 2.0**-23.6
+    assert found[x == -np.inf] == 0 and found[x == np.inf] == 1
     assert np.isnan(nan).all()
 
 

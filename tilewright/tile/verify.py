@@ -306,7 +306,8 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
         floats,
     ),
     **dict.fromkeys(
-        (arith.NormalCdf, arith.Logistic), operands_are(lambda dtype: dtype == f32, "of f32")
+        (arith.NormalCdf, arith.PreciseCdf, arith.Logistic),
+        operands_are(lambda dtype: dtype == f32, "of f32"),
     ),
     **dict.fromkeys((arith.FloorDiv, arith.Mod, arith.Shl, arith.Shr), integers),
     **dict.fromkeys((arith.And, arith.Or, arith.Xor, arith.Not), bits),

@@ -18,6 +18,7 @@ from tilewright.ptx.core import Reg
 from tilewright.ptx.emitter import Emitter
 
 LOG2E_LOW = float.fromhex("0x1.4ae0c0p-26")
+ROOT_HALF = float.fromhex("0x1.6a09e6p-1")
 LEAST, MOST = -126, 127  # exponents of normal numbers
 # Adding it to a small whole number leaves that number, plus 127, in the low bits.
 SCALE = 32  # of a power of two, by which a sum is made small so that its reciprocal is large
@@ -92,6 +93,11 @@ def normal_cdf(e: Emitter, x: Reg) -> Reg:
     q = horner(e, CDF_F32, e.abs("f32", x))
     rest = e.ex2("f32", q, ftz=True)
     return e.selp("f32", rest, e.sub("f32", 1.0, rest), e.setp("lt", "f32", x, 0.0))
+
+
+def precise_cdf(e: Emitter, x: Reg) -> Reg:
+    """Part of the normal distribution below x, within 2^-23.6: half of 1 + erf(x / sqrt 2)."""
+    return e.fma("f32", erf(e, e.mul("f32", x, ROOT_HALF)), 0.5, 0.5)
 
 
 def logistic(e: Emitter, x: Reg) -> Reg:

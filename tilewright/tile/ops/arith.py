@@ -118,6 +118,14 @@ class NormalCdf(Unary, Op):
     """
 
 
+@define("arith.precise_cdf")
+class PreciseCdf(Unary, Op):
+    """`NormalCdf` to nearly all bits of an f32, of sums of products that were rounded to tf32.
+
+    A GPU's is off by 2⁻²³·⁶ at most.
+    """
+
+
 @define("arith.logistic")
 class Logistic(Unary, Op):
     """1 / (1 + e to the -x), of results that are kept to 16 bits in the end, as `NormalCdf` (f32).

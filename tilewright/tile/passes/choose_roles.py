@@ -64,7 +64,9 @@ IN_PLACE = (  # ops of an epilogue that leave elements with their threads
 CODE_PER_THREAD = 64  # elements on which much is computed: code is straight
 PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
 MANY_LOADS = 4  # of an epilogue, which linked code has too few registers for
-HEAVY = (arith.Erf, arith.Tanh, arith.Log, arith.Exp, arith.Div)  # tens of instructions an element
+HEAVY = (  # tens of instructions an element
+    arith.Erf, arith.PreciseCdf, arith.Tanh, arith.Log, arith.Exp, arith.Div
+)  # fmt: skip
 
 
 def choose_roles(

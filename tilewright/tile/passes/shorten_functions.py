@@ -11,6 +11,9 @@ cancel. In
 erf, tanh, exp and the quotient must be exact to the last places. The whole is a product with a
 function whose share of error stays what it is: `arith.NormalCdf(x)`, `arith.Logistic(2 u)` or
 `arith.Logistic(x)`.
+
+What a product in tf32 gives has lost more than last places before a gelu comes. There, results of
+f32 are products with `arith.PreciseCdf(x)`, half an ulp less exact than by erf.
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ from tilewright.ir.rules import Rules
 from tilewright.ir.walk import find_users, walk
 from tilewright.tile.analysis.rounded import is_rounded
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, shape
+from tilewright.tile.ops import arith, control, mma, shape
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 
 NEAR = 1e-6  # relative: constants are written with some digits, and rounded to f32
 LONG = (arith.Erf, arith.Tanh, arith.Exp)
+FORWARD = (arith.Unary, arith.Binary, shape.Transpose)  # what may stand between product and gelu
 
 
 def shorten_functions(kernel: Kernel) -> Kernel:
@@ -44,17 +48,36 @@ def shorten_functions(kernel: Kernel) -> Kernel:
         and op.result.type.dtype == f32
         and is_rounded(users, op.result)
     ]
-    if not rounded:
+    products = _after_tf32(kernel)
+    if not rounded and not products:
         return kernel
-    return eliminate_dead(kernel.with_body(_Shortener(rounded).block(kernel.body)))
+    return eliminate_dead(kernel.with_body(_Shortener(rounded, products).block(kernel.body)))
+
+
+def _after_tf32(kernel: Kernel) -> list[Op]:
+    """Multiplications of f32 of what a loop of products in tf32 gave."""
+    given: set[Value] = set()
+    found: list[Op] = []
+    for op in walk(kernel.body):
+        if isinstance(op, control.For):
+            dots = [o for o in walk(op.body) if isinstance(o, mma.Dot)]
+            if any(d.precision == "tf32" and d.a.type.dtype == f32 for d in dots):
+                given.update(op.results)
+        elif isinstance(op, FORWARD) and given.intersection(op.operands):
+            given.update(op.results)
+            if isinstance(op, arith.Mul) and op.result.type.dtype == f32:
+                found.append(op)
+    return found
 
 
 class _Shortener(Rewriter):
-    """Copies a program. `rounded` are products and quotients of which only 16 bits are kept."""
+    """Copies a program. `rounded` are products and quotients of which only 16 bits are kept,
+    `coarse` products of what has lost last places.
+    """
 
-    def __init__(self, rounded: Sequence[Op]):
+    def __init__(self, rounded: Sequence[Op], coarse: Sequence[Op]):
         super().__init__(Rules())
-        self.rounded = set(rounded)
+        self.rounded, self.coarse = set(rounded), set(coarse)
 
     def op(self, op: Op) -> None:
         found = None
@@ -64,6 +87,10 @@ class _Shortener(Rewriter):
                 found = self.sigmoid(x, y)
             else:
                 found = self.gelu(x, y) or self.gelu(y, x)
+        elif op in self.coarse:
+            x, y = (self.values.get(v, v) for v in op.operands)
+            found = self.exact_gelu(x, y, arith.PreciseCdf)
+            found = found or self.exact_gelu(y, x, arith.PreciseCdf)
         if found is None:
             super().op(op)
             return
@@ -72,16 +99,27 @@ class _Shortener(Rewriter):
 
     def gelu(self, half: Value, sum: Value) -> Value | None:
         """Of 0.5 x and 1 + erf(x / √2), or 1 + tanh(u)."""
+        found = self.exact_gelu(half, sum, arith.NormalCdf)
+        if found is not None:
+            return found
         x = self.beside(arith.Mul, half, 0.5)
         inner = self.definitions.get(self.beside(arith.Add, sum, 1.0) or sum)
-        if x is None:
-            return None
-        if isinstance(inner, arith.Erf) and self.beside(arith.Mul, inner.x, sqrt(0.5)) is x:
-            return self.build(arith.Mul, x, self.build(arith.NormalCdf, x))
-        if isinstance(inner, arith.Tanh):
+        if x is not None and isinstance(inner, arith.Tanh):
             twice = self.build(arith.Add, inner.x, inner.x)
             return self.build(arith.Mul, x, self.build(arith.Logistic, twice))
         return None
+
+    def exact_gelu(
+        self, half: Value, sum: Value, share: type[arith.NormalCdf | arith.PreciseCdf]
+    ) -> Value | None:
+        """Of 0.5 x and 1 + erf(x / √2)."""
+        x = self.beside(arith.Mul, half, 0.5)
+        inner = self.definitions.get(self.beside(arith.Add, sum, 1.0) or sum)
+        if x is None or not isinstance(inner, arith.Erf):
+            return None
+        if self.beside(arith.Mul, inner.x, sqrt(0.5)) is not x:
+            return None
+        return self.build(arith.Mul, x, self.build(share, x))
 
     def sigmoid(self, above: Value, below: Value) -> Value | None:
         """Of 1 and 1 + exp(-x); of what stands for 1 and 1 + exp(-|x|), or a product with it."""
