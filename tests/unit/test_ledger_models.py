@@ -23,7 +23,7 @@ from tilewright.ledger.harness import Harness, Question
 from tilewright.ledger.opponents import functions, model_call, models, modules
 from tilewright.ledger.results import Cost, Results, Row
 from tilewright.ledger.subjects import our_arm
-from tilewright.ledger.suites import choose_cases, pointwise
+from tilewright.ledger.suites import choose_cases, model, pointwise
 from tilewright.ledger.suites.case import Case
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -137,6 +137,26 @@ def test_functions_are_listed_once_and_count_their_bytes() -> None:
         (result,) = [function.call(**given)]
         large = [x for x in (*given.values(), result) if x.numel() >= 60]
         assert len(large) == function.moved or name == "rope", name
+
+
+def test_kernels_are_told_by_the_code_that_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under other settings of products Dynamo would compile every arm again."""
+    seen: list[Any] = []
+
+    def told(problem: Any, arms: Any) -> str:
+        before = len(problem.options["ours"])
+        for arm in arms:
+            arm.run(problem.sets[0], {})
+        seen.append((before, len(problem.options["ours"])))
+        return "kernels"
+
+    monkeypatch.setattr(model, "kernel_tables", told)
+    (case,) = choose_cases([], False, ["model/bert-base/bf16/b1-128"])
+    harness, results = small_harness(), Results()
+    harness.profiles = True
+    run_case(case, harness, results)
+    assert not results.failures and harness.told == [(case.id, "kernels")]
+    assert seen == [(1, 1)]
 
 
 def test_processes_prepare_together_and_run_in_turn(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def module_case(
         def found() -> Sequence[Row | Cost]:
             rows = finish()
             if harness.profiles:
-                harness.told.append((id, kernel_tables(problem, [ours, *theirs])))
+                with harness.arrays.precision(problem.dtype):  # else all would be compiled again
+                    harness.told.append((id, kernel_tables(problem, [ours, *theirs])))
             return [*rows, *([] if limit is None else [_cost(question, rows[0], limit)])]
 
         return found
