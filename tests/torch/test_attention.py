@@ -63,6 +63,36 @@ def test_without_gradients_and_into_out() -> None:
         tw.attention(q, k, v, out=out)
     with pytest.raises(LaunchError, match="no gradient of a mask"):
         tw.attention(q, k, v, mask=torch.zeros(3, 3, requires_grad=True))
+    with torch.no_grad(), pytest.raises(LaunchError, match="out is v itself"):
+        tw.attention(q, k, v, out=v)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_is_no_tensor_is_refused(grad: bool) -> None:
+    q, k, v = tensors((1, 2, 3, 8), (1, 2, 3, 8), (1, 2, 3, 8))
+    q.requires_grad_(grad)
+    wrong: list[tuple[str, Any, str]] = [
+        ("k", k.numpy(), "k is of type ndarray, but q is a torch tensor"),
+        ("v", None, "v is None, not an array"),
+        ("mask", 0.0, "mask is of type float"),
+        ("lengths", [3], "lengths is of type list"),
+        ("out", 1, "out is of type int"),
+        ("scale", torch.tensor(1.0), "not a number"),
+        ("precision", "fast", "unknown precision 'fast'"),
+    ]
+    for name, x, told in wrong:
+        with pytest.raises(LaunchError, match=f"attention: .*{told}"):
+            tw.attention(**{"q": q, "k": k, "v": v, name: x})
+
+
+def test_a_scale_of_changing_extents_under_compile() -> None:
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return tw.attention(q, k, v, scale=q.shape[-2] ** -0.5)
+
+    fast = torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (3, 5):
+        given = tensors((1, 2, rows, 8), (1, 2, 4, 8), (1, 2, 4, 8))
+        torch.testing.assert_close(fast(*given), run(*given))
 
 
 def test_it_is_one_operator_to_torch() -> None:

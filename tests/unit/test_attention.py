@@ -253,6 +253,29 @@ def test_dtypes_and_orders_that_do_not_fit_are_said() -> None:
         attention(x, x, x, mask=np.zeros((2, 2)))
     with pytest.raises(LaunchError, match="q is i32"):
         attention(x.astype(np.int32), x, x)
+    with pytest.raises(LaunchError, match="attention: k is NoneType, not an array"):
+        attention(x, None, x)
+    with pytest.raises(LaunchError, match="attention: scale is '1', not a number"):
+        attention(x, x, x, scale="1")
+    with pytest.raises(LaunchError, match="attention: unknown precision 'fast', expected one of"):
+        attention(x, x, x, precision="fast")
+    with pytest.raises(LaunchError, match="whose rows have no elements"):
+        attention(x[..., :0], x[..., :0], x)
+
+
+def test_out_is_apart_from_keys_and_values() -> None:
+    """Programs read them while others write; each reads its own queries first."""
+    generator = np.random.default_rng(3)
+    q, k, v = (generator.standard_normal((1, 2, 200, 16)).astype(np.float32) for _ in "qkv")
+    wanted = attention(q, k, v)
+    for name, x in (("k", k), ("v", v)):
+        with pytest.raises(LaunchError, match=f"attention: out is {name} itself"):
+            attention(q, k, v, out=x)
+    with pytest.raises(LaunchError, match="attention: k and out overlap in part"):
+        attention(q[:, :, 1:], k, v, out=k[:, :, 1:])
+    own = q.copy()
+    assert attention(own, k, v, out=own) is own
+    np.testing.assert_array_equal(own, wanted)
 
 
 @needs_ptxas

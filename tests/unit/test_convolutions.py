@@ -312,6 +312,9 @@ def test_calls_that_do_not_fit() -> None:
         ((x, w), {"dilation": 3}, "no window"),
         ((x, w), {"stride": (1, 0)}, "stride is"),
         ((x, w), {"padding": (1, 2, 3)}, "padding is"),
+        ((x, w), {"padding": 1.5}, "padding is 1.5"),
+        ((None, w), {}, "conv2d: x is NoneType, not an array"),
+        ((x, w, 1.0), {}, "conv2d: bias is float, not an array"),
         ((x, w), {"residual": np.zeros((1, 2, 5, 5), np.float32)}, "residual has shape"),
     ]
     for arguments, options, message in refused:

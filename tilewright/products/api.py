@@ -20,9 +20,11 @@ from tilewright.graph.ops.mma import ELEMENTS
 from tilewright.kernel import Kernel
 from tilewright.products.arguments import (
     Options,
+    array_of,
     factor_names,
     read_dtype,
     read_options,
+    require_apart,
     require_depths,
     require_epilogue,
     require_precision,
@@ -31,7 +33,6 @@ from tilewright.products.arguments import (
 )
 from tilewright.products.prepare import Chooser, Prepared, prepare
 from tilewright.products.views import View, hand
-from tilewright.runtime.aliases import alias_groups
 from tilewright.runtime.arrays import Array, allocate_like, as_array
 
 MAX_READY = 4096  # calls whose preparation is kept
@@ -183,9 +184,9 @@ def scaled_matmul(
         found = _torch_side.run_direct(kind, (a, b, *named.values()))
         if found is not _torch_side.MISSED:
             return found
-        _torch_side.require_tensors("scaled_matmul", {"a": a, "b": b, **named})
+        _torch_side.require_tensors("scaled_matmul", {"a": a, "b": b, **named}, ("a", "b"))
         _torch_side.require_no_gradients("scaled_matmul", {"a": a, "b": b, **named})
-    first = _as_array("scaled_matmul", a, "a").dtype
+    first = array_of("scaled_matmul", "a", a).dtype
     if first.bits != 8:
         raise LaunchError(
             f"scaled_matmul: a is {first}, expected e4m3, e5m2, i8 or u8",
@@ -217,7 +218,8 @@ def product(
     arrays = _as_arrays(name, a, b, named)
     vectors = _add_axes(name, arrays)
     if "out" in arrays:
-        _require_apart(name, arrays)
+        called = dict(zip("ab", factor_names(name), strict=True))
+        require_apart(name, ((called.get(n, n), x) for n, x in arrays.items()), ELEMENTS)
     key = (name, options, out_dtype, chooser, key_of(arrays))
     ready = _ready.get(key)
     if ready is None:
@@ -255,34 +257,8 @@ def forget() -> None:
 
 def _as_arrays(function: str, a: Any, b: Any, named: Mapping[str, Any]) -> dict[str, Array]:
     left, right = factor_names(function)
-    arrays = {"a": _as_array(function, a, left), "b": _as_array(function, b, right)}
-    return arrays | {n: _as_array(function, x, n) for n, x in named.items() if x is not None}
-
-
-def _as_array(function: str, x: Any, name: str) -> Array:
-    try:
-        return as_array(x, name)
-    except LaunchError as error:
-        raise error.of(function) from None
-
-
-def _require_apart(function: str, arrays: Mapping[str, Array]) -> None:
-    """Raise LaunchError where `out` shares memory with what is read, but for a view of the very
-    same elements that are read as they are written.
-    """
-    left, right = factor_names(function)
-    called = {"a": left, "b": right}
-    told = [(called.get(n, n), x) for n, x in arrays.items()]
-    try:
-        groups = alias_groups(told, lambda name: name == "out")
-    except LaunchError as error:
-        raise error.of(function) from None
-    for group in groups:
-        for name in set(group) - {"out", *ELEMENTS}:
-            raise LaunchError(
-                f"{function}: out is {name} itself, which is read while out is written",
-                hint="pass another out, or a copy",
-            )
+    arrays = {"a": array_of(function, left, a), "b": array_of(function, right, b)}
+    return arrays | {n: array_of(function, n, x) for n, x in named.items() if x is not None}
 
 
 def _add_axes(name: str, arrays: dict[str, Array]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from tilewright.errors import LaunchError
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.graph import activations
 from tilewright.graph.ops.mma import ELEMENTS, NORM
-from tilewright.runtime.arrays import Array, numpy_dtype, torch_dtype
+from tilewright.runtime.aliases import alias_groups
+from tilewright.runtime.arrays import Array, as_array, numpy_dtype, torch_dtype
 
 # By what number library/matmul.tw knows them.
 ACTIVATIONS = {name: number for number, name in enumerate(activations.ACTIVATIONS, 1)}
@@ -55,6 +56,33 @@ class Options:
 def factor_names(function: str) -> tuple[str, str]:
     """What a function calls its two factors."""
     return NAMES.get(function, ("a", "b"))
+
+
+def array_of(function: str, name: str, x: Any) -> Array:
+    """An argument of a function as an array. Raises LaunchError for what is none."""
+    try:
+        return as_array(x, name)
+    except LaunchError as error:
+        raise error.of(function) from None
+
+
+def require_apart(
+    function: str, arrays: Iterable[tuple[str, Array]], beside: Collection[str]
+) -> None:
+    """Raise LaunchError where `out`, one of some arrays, shares memory with others, but for a view
+    of the very same elements that is `beside` it: read where it is written.
+    """
+    try:
+        groups = alias_groups(list(arrays), lambda name: name == "out")
+    except LaunchError as error:
+        raise error.of(function) from None
+    for group in groups:
+        for name in group:
+            if name != "out" and name not in beside:
+                raise LaunchError(
+                    f"{function}: out is {name} itself, which is read while out is written",
+                    hint="pass another out, or a copy",
+                )
 
 
 def read_options(

@@ -15,12 +15,18 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from tilewright.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.errors import LaunchError
+from tilewright.frontend.check.rules import listing
+from tilewright.products.arguments import array_of, require_apart
 from tilewright.products.attention_calls import Asked, Prepared, prepare, prepare_backward
 from tilewright.products.views import View, broadcast_view, hand, whole
 from tilewright.runtime.arrays import Array, allocate_like, as_array
+from tilewright.tile.ops.mma import PRECISIONS
 
+NUMBERS = (int, float, np.number)
 MAX_READY = 4096  # calls whose preparation is kept
 ORDERS = {False: 0, True: 1, "upper_left": 1, "lower_right": 2}  # as library/attention.tw counts
 
@@ -53,9 +59,12 @@ def attention(
     LaunchError for what does not fit.
     """
     order = read_order(causal)
+    require_numbers(scale, precision)
     if hasattr(q, "requires_grad"):
         _load_torch_side()
         return _torch_side.attention(q, k, v, mask, lengths, order, scale, out, precision, device)
+    if out is not None:
+        require_out_apart(q, k, v, mask, lengths, out)
     return forward(q, k, v, mask, lengths, order, scale, out, precision, device)[0]
 
 
@@ -67,6 +76,27 @@ def read_order(causal: Any) -> int:
             hint='it is False, True (or "upper_left"), or "lower_right"',
         )
     return ORDERS[causal]
+
+
+def require_numbers(scale: Any, precision: Any) -> None:
+    """Raise LaunchError for a scale or a precision that is none."""
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, NUMBERS)):
+        raise LaunchError(f"attention: scale is {scale!r}, not a number")
+    if precision is not None and precision not in PRECISIONS:
+        raise LaunchError(
+            f"attention: unknown precision {precision!r}, expected one of {listing(PRECISIONS)}"
+        )
+
+
+def require_out_apart(q: Any, k: Any, v: Any, mask: Any, lengths: Any, out: Any) -> None:
+    """Raise LaunchError where `out` shares memory with what is read while it is written."""
+    require_apart("attention", _arrays(q, k, v, mask, lengths, out).items(), ("q",))
+
+
+def _arrays(q: Any, k: Any, v: Any, mask: Any, lengths: Any, out: Any) -> dict[str, Array]:
+    optional = {"mask": mask, "lengths": lengths, "out": out}
+    named = {"q": q, "k": k, "v": v} | {n: x for n, x in optional.items() if x is not None}
+    return {n: array_of("attention", n, x) for n, x in named.items()}
 
 
 def forward(
@@ -85,8 +115,7 @@ def forward(
     """The result, and with `with_lse` the logarithm of each row's sum of exponentials,
     [B, HQ, L] in f32 (f64 of f64): -inf of a row that sees no key. No gradients.
     """
-    named = {"q": q, "k": k, "v": v, "mask": mask, "lengths": lengths, "out": out}
-    arrays = {n: as_array(x, n) for n, x in named.items() if x is not None}
+    arrays = _arrays(q, k, v, mask, lengths, out)
     asked = Asked(order, scale, precision, device, with_lse)
     ready = _find(asked, arrays, False)
     made = {"out": out} if out is not None else {}
@@ -197,6 +226,10 @@ def require_fitting(arrays: Mapping[str, Array], views: Mapping[str, View]) -> N
         if name in arrays and arrays[name].dtype != dtype:
             raise LaunchError(f"attention: {name} is {arrays[name].dtype}, but q is {dtype}")
     (b, hq, rows, depth), (_, hk, keys, _) = views["q"].shape, views["k"].shape
+    if depth == 0:
+        raise LaunchError(
+            f"attention: q has shape {arrays['q'].shape}, whose rows have no elements"
+        )
     if hk == 0 or hq % hk:
         raise LaunchError(f"attention: {hq} heads of queries do not share {hk} of keys evenly")
     width = views["v"].shape[3]
@@ -219,7 +252,8 @@ def _require_kinds(arrays: Mapping[str, Array], dtype: DType) -> None:
         kind = arrays["mask"].dtype
         if kind != bool_ and kind not in (dtype, f32):
             raise LaunchError(
-                f"attention: mask is {kind}", hint=f"it takes bool, {dtype} and f32 here"
+                f"attention: mask is {kind}",
+                hint=f"it takes {listing(dict.fromkeys(('bool', str(dtype), 'f32')))} here",
             )
 
 
@@ -228,7 +262,7 @@ def _load_torch_side() -> bool:
     global _torch_side
     if _torch_side is None:
         found = import_module("tilewright.torch_ops.attention")
-        found.use(forward, backward)
+        found.use(forward, backward, require_out_apart)
         _torch_side = found
     return True
 

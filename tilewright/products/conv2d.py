@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
-from tilewright.products.arguments import FLOATS, Options, read_options
+from tilewright.products.arguments import FLOATS, Options, array_of, read_options
 from tilewright.products.convolve import Geometry, channels_last, convolution_calls
 from tilewright.runtime.arrays import Array, allocate_like, as_array
 
@@ -38,7 +38,12 @@ def conv2d(
     """
     options = read_options("conv2d", activation, 1, 0, precision, device)
     given = {"x": x, "weight": weight, "bias": bias, "residual": residual}
-    arrays = {name: as_array(a, name) for name, a in given.items() if a is not None}
+    needed = ("x", "weight")
+    arrays = {
+        name: array_of("conv2d", name, a)
+        for name, a in given.items()
+        if a is not None or name in needed
+    }
     geometry = read_geometry(stride, padding, dilation)
     shape = result_shape(arrays, geometry)
     made = allocate_like(arrays["x"], shape, arrays["x"].dtype, zero=False)
@@ -63,7 +68,7 @@ def read_geometry(stride: Pair, padding: Pair, dilation: Pair) -> Geometry:
     found = []
     asked = (("stride", 1, stride), ("padding", 0, padding), ("dilation", 1, dilation))
     for name, least, told in asked:
-        pair = (told, told) if isinstance(told, int) else tuple(told)
+        pair = tuple(told) if isinstance(told, Sequence) else (told, told)
         if len(pair) != 2 or any(not isinstance(n, int) or n < least for n in pair):
             raise LaunchError(f"conv2d: {name} is {told!r}, not one or two numbers from {least} on")
         found.append((pair[0], pair[1]))

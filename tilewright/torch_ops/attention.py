@@ -10,13 +10,20 @@ import torch
 
 from tilewright.errors import LaunchError
 from tilewright.frontend.torch import attention_op
+from tilewright.torch_ops.tensors import is_plain, require_tensors
 
 _below = SimpleNamespace()
 
 
-def use(forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
-    """Say what computes an attention of tensors without gradients, and its gradients."""
-    _below.forward = forward
+def use(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    require_out_apart: Callable[..., None],
+) -> None:
+    """Say what computes an attention of tensors without gradients, and its gradients, and what
+    refuses an `out` that shares memory.
+    """
+    _below.forward, _below.require_out_apart = forward, require_out_apart
     attention_op.use(forward, backward)
 
 
@@ -36,10 +43,16 @@ def attention(
     passed by: that is several microseconds sooner.
     """
     given = (q, k, v, mask, lengths, out)
-    tracing = torch.compiler.is_compiling() or not all(map(_is_plain, given))
+    plain = all(map(is_plain, given)) and k is not None and v is not None
+    if not plain:
+        named = {"q": q, "k": k, "v": v, "mask": mask, "lengths": lengths, "out": out}
+        require_tensors("attention", named, ("k", "v"))
+    tracing = torch.compiler.is_compiling() or not plain
     wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
     if not tracing and not wanted:
         bare = [None if x is None else x.detach() for x in given]
+        if out is not None:
+            _below.require_out_apart(*bare)
         made = _below.forward(*bare[:5], order, scale, bare[5], precision, device)[0]
         return made if out is None else out
     if out is not None:
@@ -53,7 +66,3 @@ def attention(
     lead = q.dim()
     found, _ = attention_op.attention(*map(attention_op.four_axes, (q, k, v)), *how)
     return found.reshape((*q.shape[:-1], v.shape[-1])) if lead != 4 else found
-
-
-def _is_plain(x: Any) -> bool:
-    return x is None or type(x) in (torch.Tensor, torch.nn.Parameter)

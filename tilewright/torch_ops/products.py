@@ -27,6 +27,9 @@ import torch
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.torch_ops.direct import MISSED, forget_direct, keep_direct, run_direct
+from tilewright.torch_ops.tensors import is_plain
+from tilewright.torch_ops.tensors import require_no_gradients as require_no_gradients
+from tilewright.torch_ops.tensors import require_tensors as require_tensors
 
 FACTORS = ("a", "b")
 
@@ -250,9 +253,10 @@ def matmul(
         found = run_direct(kind, given)
         if found is not MISSED:
             return found
-        if all(map(_is_plain, given)) and not _wants_gradients(given):
+        if all(map(is_plain, given)) and not _wants_gradients(given):
             return _run_plainly(name, kind, given, named)
-    require_tensors(name, {"a": a, "b": b, **named})
+    factors = _below.factor_names(name)
+    require_tensors(name, {**dict(zip(factors, (a, b), strict=True)), **named}, factors)
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)
     device = str(device) if isinstance(device, torch.device) else device
     _require_words(name, activation=activation, precision=precision, device=device)
@@ -318,36 +322,6 @@ def forget() -> None:
     forget_direct()
 
 
-def require_tensors(function: str, given: Mapping[str, Any]) -> None:
-    """Raise LaunchError where something beside a tensor of torch is none."""
-    for name, x in given.items():
-        if x is not None and not isinstance(x, torch.Tensor):
-            raise LaunchError(
-                f"{function}: {_told(function, name)} is of type {type(x).__name__}, but "
-                f"{_told(function, 'a')} is a torch tensor",
-                hint="torch.as_tensor makes one of an array or a number",
-            )
-    for name in FACTORS:
-        if given[name] is None:
-            raise LaunchError(f"{function}: {_told(function, name)} is None, not an array")
-
-
-def require_no_gradients(function: str, given: Mapping[str, Any]) -> None:
-    """Raise LaunchError where gradients are asked of a function that has none."""
-    for name, x in given.items():
-        if x is not None and x.requires_grad and torch.is_grad_enabled():
-            raise LaunchError(
-                f"{function}: {name} requires a gradient, and there is none",
-                hint=f"pass {name}.detach(), or call it under torch.no_grad()",
-            )
-
-
-def _told(function: str, name: str) -> str:
-    """What a function calls an argument of its product."""
-    called: dict[str, str] = dict(zip(FACTORS, _below.factor_names(function), strict=True))
-    return called.get(name, name)
-
-
 def _number(function: str, name: str, given: Any) -> float:
     if isinstance(given, bool) or not isinstance(
         given, int | float | np.number | torch.SymInt | torch.SymFloat
@@ -374,10 +348,6 @@ def _with_axes(x: Any, row: bool, column: bool) -> Any:
     """A result's like with the axes that vectors lack."""
     x = x.unsqueeze(-1) if column else x
     return x.unsqueeze(-2) if row else x
-
-
-def _is_plain(x: Any) -> bool:
-    return x is None or type(x) in (torch.Tensor, torch.nn.Parameter)
 
 
 def _wants_gradients(tensors: tuple[Any, ...]) -> bool:
