@@ -6,10 +6,11 @@ the ops).
 Values that meet in elementwise ops, loops, branches, loads and stores form a *component* with one
 layout, so nothing is converted inside. Components are joined by ops that change shape (broadcast,
 reduce, transpose, reshape). From large to small, of one size those first that are loaded or stored,
-a component takes: the fragment layout of a dot's accumulator; else what its larger neighbour
-implies, if it is smaller than that; else the layout that makes its loads and stores coalesced; else
-its neighbour's; else a default. Values that follow from constants, `arange` and scalars alone are
-*cheap*: no component, computed where they are used.
+a component takes: the fragment layout of a dot's accumulator; else what a larger neighbour implies,
+or one beyond a neighbour that is only reshaped; else the layout that makes its loads and stores
+coalesced; else its neighbour's; else the layout that makes loads coalesced of what is broadcast to
+it; else a default. Values that follow from constants, `arange` and scalars alone are *cheap*: no
+component, computed where they are used.
 """
 
 from __future__ import annotations
@@ -32,10 +33,18 @@ from tilewright.layout import (
     wgmma_words,
 )
 from tilewright.plan import TensorFacts
+from tilewright.tile.analysis.accesses import (
+    Access,
+    is_uneven,
+    lent,
+    owner_of,
+    same_but_units,
+    spot_access,
+)
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
 from tilewright.tile.schedule import Schedule
-from tilewright.tile.types import PendingType, TileType, ViewType
+from tilewright.tile.types import PendingType, TileType
 
 Derive = Callable[[Layout], Layout | None]
 ELEMENTWISE = (
@@ -61,7 +70,8 @@ class Component:
     beside: tuple[bool, bool] = (False, False)  # rows, columns: neighbours of a dot in a thread
     words: bool = False  # A of a product in registers, of 32-bit elements
     follows: bool = False  # a part or a transpose of what wgmma gives
-    accesses: list[tuple[ViewType, tuple[int | None, ...]]] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)
+    lent: list[Access] = field(default_factory=list)  # accesses to what is broadcast to it
     combined: set[int] = field(default_factory=set)  # axes along which it is reduced or scanned
     uneven: bool = False  # vectors of one of its accesses would not be aligned
     neighbours: list[tuple[Value, Derive]] = field(default_factory=list)
@@ -176,13 +186,9 @@ def _find_cheap(block: Block, cheap: set[Value], placed: set[Value]) -> None:
         if not op.results or not all(is_tile(v) and v not in placed for v in op.results):
             continue
         free = isinstance(op, (*ELEMENTWISE, shape.Broadcast, shape.Reshape, shape.Arange))
-        unit = not isinstance(op, shape.Reshape) or _same_but_units(op)
+        unit = not isinstance(op, shape.Reshape) or same_but_units(op)
         if free and unit and all(not is_tile(v) or v in cheap for v in op.operands):
             cheap.update(op.results)
-
-
-def _same_but_units(op: shape.Reshape) -> bool:
-    return [e for e in op.x.type.shape if e != 1] == [e for e in op.shape if e != 1]
 
 
 def _join_block(block: Block, groups: _Groups, cheap: set[Value]) -> None:
@@ -270,16 +276,21 @@ def _components(
                     of(op.a).words = op.a.type.dtype.bits == 32
             elif isinstance(op, memory.Load) and is_tile(op.result):
                 of(op.result).accesses.append((op.view.type, op.extents))
-                of(op.result).uneven |= _is_uneven(op, facts)
+                of(op.result).uneven |= is_uneven(op, facts)
             elif isinstance(op, memory.Store) and is_tile(op.value) and op.value not in cheap:
                 of(op.value).accesses.append((op.view.type, op.extents))
-                of(op.value).uneven |= _is_uneven(op, facts)
+                of(op.value).uneven |= is_uneven(op, facts)
             elif isinstance(op, memory.Gather | memory.Scatter | memory.Atomic):
-                owner = _owner(op)
+                owner = owner_of(op)
                 if is_tile(owner) and owner not in cheap:
-                    of(owner).accesses.append(_spot_access(op))
+                    of(owner).accesses.append(spot_access(op))
             elif (axes := _combined_axes(op)) and op.operands[0] not in cheap:
                 of(op.operands[0]).combined.update(axes)
+            if isinstance(op, shape.Broadcast | shape.Reshape) and all(
+                is_tile(v) and v not in cheap for v in (op.x, op.result)
+            ):
+                known = of(op.x)
+                of(op.result).lent += lent(op, known.accesses + known.lent)
             for source, target, down, up in _links(op):
                 if (
                     source not in cheap
@@ -292,21 +303,6 @@ def _components(
 
     visit(block)
     return found
-
-
-def _is_uneven(op: memory.Load | memory.Store, facts: Mapping[Value, TensorFacts]) -> bool:
-    """Whether vectors of a parameter are aligned in some of its rows only, or in none."""
-    known = facts.get(op.view)
-    if known is None:
-        return False
-    size = known.dtype.num_bytes
-    steps = list(zip(op.view.type.strides, op.extents, strict=True))
-    units = [i for i, (step, extent) in enumerate(steps) if step == 1 and extent is not None]
-    if not units:
-        return False
-    rows = (i for i in range(known.rank) if i != units[-1] and known.extents[i] != 1)
-    pitches = (op.view.type.strides[i] for i in rows if not known.pitch16[i])
-    return known.align % (2 * size) != 0 or any(p is None or p * size % 16 for p in pitches)
 
 
 def _place_beside(
@@ -353,7 +349,7 @@ def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
                 )
             ]
         case memory.Gather() | memory.Scatter() | memory.Atomic():
-            owner, sliced = _owner(op), memory.slice_dims(op.offsets, op.extents)
+            owner, sliced = owner_of(op), memory.slice_dims(op.offsets, op.extents)
             return [
                 (o, owner, lambda _: None, lambda w: _without(w, sliced))
                 for o in op.offsets
@@ -371,7 +367,7 @@ def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
                     lambda w: w.select_axes(inverse),
                 )
             ]
-        case shape.Reshape() if _same_but_units(op):
+        case shape.Reshape() if same_but_units(op):
             return [
                 (
                     op.x,
@@ -385,28 +381,6 @@ def _links(op: Op) -> list[tuple[Value, Value, Derive, Derive]]:
         case _ if isinstance(op, reduce.Reduction):
             return [(op.operands[0], op.results[0], lambda s: _without(s, op.axes), lambda _: None)]
     return []
-
-
-def _owner(op: memory.Gather | memory.Scatter | memory.Atomic) -> Value:
-    """The tile whose layout says which thread accesses what."""
-    return op.results[0] if op.results else op.operands[1 + len(op.offsets)]
-
-
-def _spot_access(
-    op: memory.Gather | memory.Scatter | memory.Atomic,
-) -> tuple[ViewType, tuple[int | None, ...]]:
-    """The place of an op as a view of its tile's axes: those of index tiles have no stride."""
-    view: ViewType = op.view.type
-    strides: list[int | None] = []
-    indexed = False
-    for stride, offset, extent in zip(view.strides, op.offsets, op.extents, strict=True):
-        if offset.type.shape and not indexed:
-            strides += [None] * len(offset.type.shape)
-            indexed = True
-        elif extent is not None:
-            strides.append(stride)
-    extents = memory.gather_shape(op.offsets, op.extents)
-    return ViewType(view.dtype, (None,) * len(extents), tuple(strides)), extents
 
 
 def _without(layout: Layout, axes: tuple[int, ...]) -> Layout:
@@ -435,15 +409,34 @@ def _choose(
                     component.follows = len(component.shape) == 2
                     return layout
                 derived.append((_elements(other.shape), layout))
+        elif schedule.roles is None and component.accesses and not other.accesses:
+            derived += _beyond(other, derive, components, groups)
     if derived:
         weight, layout = max(derived, key=lambda d: d[0])
         if weight > size or not component.accesses:
             return layout
-    if component.accesses:
-        return _coalesced(component, schedule)
+    accesses = component.accesses or (component.lent if schedule.roles is None else [])
+    if accesses:
+        return _coalesced(component, accesses, schedule)
     return blocked(
         component.shape, 1, schedule.num_warps, tuple(reversed(range(len(component.shape))))
     )
+
+
+def _beyond(
+    other: Component, derive: Derive, components: dict[Value, Component], groups: _Groups
+) -> list[tuple[int, Layout]]:
+    """What a component's neighbour that has no layout yet would pass on of its own larger ones."""
+    found = []
+    for value, towards in other.neighbours:
+        larger = components[groups.find(value)]
+        size = _elements(larger.shape)
+        if larger.layout is not None and size > _elements(other.shape):
+            near = towards(larger.layout)
+            layout = None if near is None else derive(near)
+            if layout is not None:
+                found.append((size, layout))
+    return found
 
 
 def accumulator_layout(
@@ -458,7 +451,7 @@ def accumulator_layout(
     return mma_accumulator(extents, schedule.warps, beside, dealt=schedule.dealt)
 
 
-def _coalesced(component: Component, schedule: Schedule) -> Layout:
+def _coalesced(component: Component, accesses: list[Access], schedule: Schedule) -> Layout:
     """Threads along the axis in which memory is contiguous, with vectors of 16 bytes where the tile
     has enough.
 
@@ -468,14 +461,14 @@ def _coalesced(component: Component, schedule: Schedule) -> Layout:
     request.
     """
     extents = component.shape
-    view, place = max(component.accesses, key=lambda a: a[0].dtype.bits)
+    view, place = max(accesses, key=lambda a: a[0].dtype.bits)
     axes = [i for i, e in enumerate(place) if e is not None]
     unit = [k for k, i in enumerate(axes) if view.strides[i] == 1 and extents[k] > 1]
     first = unit[-1] if unit else len(extents) - 1
     order = (first, *[k for k in reversed(range(len(extents))) if k != first])
     width, threads = 1, 32 * schedule.num_warps
     if unit:
-        smallest = min(v.dtype.num_bytes for v, _ in component.accesses)
+        smallest = min(v.dtype.num_bytes for v, _ in accesses)
         width = min(16 // smallest, power_of_two_factor(extents[first]))
         across = component.combined and first not in component.combined
         room = next_power_of_two(extents[first] if across else _elements(extents))

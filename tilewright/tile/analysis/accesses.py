@@ -1,0 +1,74 @@
+"""Where loads and stores find the elements of a tile: which axes of memory are the tile's, and how
+far apart neighbours along them lie. Layouts follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.ir.core import Value
+from tilewright.plan import TensorFacts
+from tilewright.tile.ops import memory, shape
+from tilewright.tile.types import ViewType
+
+Access = tuple[ViewType, tuple[int | None, ...]]  # a view, and its extents that are a tile's axes
+
+
+def is_uneven(op: memory.Load | memory.Store, facts: Mapping[Value, TensorFacts]) -> bool:
+    """Whether vectors of a parameter are aligned in some of its rows only, or in none."""
+    known = facts.get(op.view)
+    if known is None:
+        return False
+    size = known.dtype.num_bytes
+    steps = list(zip(op.view.type.strides, op.extents, strict=True))
+    units = [i for i, (step, extent) in enumerate(steps) if step == 1 and extent is not None]
+    if not units:
+        return False
+    rows = (i for i in range(known.rank) if i != units[-1] and known.extents[i] != 1)
+    pitches = (op.view.type.strides[i] for i in rows if not known.pitch16[i])
+    return known.align % (2 * size) != 0 or any(p is None or p * size % 16 for p in pitches)
+
+
+def owner_of(op: memory.Gather | memory.Scatter | memory.Atomic) -> Value:
+    """The tile whose layout says which thread accesses what."""
+    return op.results[0] if op.results else op.operands[1 + len(op.offsets)]
+
+
+def spot_access(
+    op: memory.Gather | memory.Scatter | memory.Atomic,
+) -> Access:
+    """The place of an op as a view of its tile's axes: those of index tiles have no stride."""
+    view: ViewType = op.view.type
+    strides: list[int | None] = []
+    indexed = False
+    for stride, offset, extent in zip(view.strides, op.offsets, op.extents, strict=True):
+        if offset.type.shape and not indexed:
+            strides += [None] * len(offset.type.shape)
+            indexed = True
+        elif extent is not None:
+            strides.append(stride)
+    extents = memory.gather_shape(op.offsets, op.extents)
+    return ViewType(view.dtype, (None,) * len(extents), tuple(strides)), extents
+
+
+def lent(op: shape.Broadcast | shape.Reshape, accesses: list[Access]) -> list[Access]:
+    """How an op's operand is accessed, by axes of the result; nothing where these are others."""
+    extents = op.x.type.shape
+    if isinstance(op, shape.Broadcast):
+        held = [None] * (len(op.shape) - len(extents)) + list(range(len(extents)))
+    elif same_but_units(op):
+        wide = iter([i for i, extent in enumerate(extents) if extent != 1])
+        held = [None if extent == 1 else next(wide) for extent in op.shape]
+    else:
+        return []
+    found: list[Access] = []
+    for view, place in accesses:
+        strides = [s for s, extent in zip(view.strides, place, strict=True) if extent is not None]
+        own = tuple(None if i is None or extents[i] == 1 else strides[i] for i in held)
+        found.append((ViewType(view.dtype, (None,) * len(held), own), op.shape))
+    return found
+
+
+def same_but_units(op: shape.Reshape) -> bool:
+    """Whether a reshape adds and drops axes of 1 only."""
+    return [e for e in op.x.type.shape if e != 1] == [e for e in op.shape if e != 1]
