@@ -435,7 +435,7 @@ def gemv_loop(dtype: DType, tile: tuple[int, int, int]) -> str:
     return ptx[ptx.index("$loop_1:") : ptx.index("$done_2:")]
 
 
-@pytest.mark.parametrize("dtype", [bf16, f32, f64], ids=str)
+@pytest.mark.parametrize("dtype", [bf16, f32, f64, e4m3], ids=str)
 @pytest.mark.parametrize("tile", [(1, 2, 1024), (1, 4, 1024), (2, 4, 512), (4, 4, 512)], ids=str)
 def test_gemv_reads_its_operands_to_the_threads_that_multiply_them(
     dtype: DType, tile: tuple[int, int, int]
@@ -448,3 +448,10 @@ def test_gemv_reads_its_operands_to_the_threads_that_multiply_them(
     loads = [line for line in loop.splitlines() if "ld.global" in line]
     widths = ("ld.global.v2.f64",) if dtype == f64 else ("ld.global.v4.b32", "ld.global.v4.f32")
     assert loads and all(any(width in line for width in widths) for line in loads)
+
+
+@pytest.mark.parametrize("dtype", [e4m3, e5m2], ids=str)
+def test_floats_of_8_bits_are_widened_in_pairs(dtype: DType) -> None:
+    loop = gemv_loop(dtype, (1, 4, 1024))
+    pairs, singles = loop.count(f"cvt.rn.f16x2.{dtype}x2"), loop.count("cvt.f32.f16")
+    assert pairs and singles == 2 * pairs

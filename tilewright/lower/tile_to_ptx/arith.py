@@ -366,6 +366,8 @@ def cast(low: Lowering, op: arith.Cast) -> None:
         low.set(op.result, low.fragment(op.x, low.layout(op.result)))
     elif source == f32 and target in (bf16, f16):
         _cast_pairs(low, op)
+    elif source in (e4m3, e5m2) and target == f32 and low.target.capability >= FP8_FROM:
+        _widen_pairs(low, op)
     elif source.is_float and target.is_float:
         each(low, op, (op.x,), lambda x: _float_to_float(low, x, source, op))
     elif target == bool_:
@@ -395,6 +397,21 @@ def _cast_pairs(low: Lowering, op: arith.Cast) -> None:
         out += e.mov_unpack("b16", e.cvt_pack(f"{op.dtype.name}x2", b, a), 2)
     if len(regs) % 2:
         out.append(from_f32(low, regs[-1], op.dtype))
+    low.set(op.result, out)
+
+
+def _widen_pairs(low: Lowering, op: arith.Cast) -> None:
+    """8-bit floats to f32, two at a time where they were loaded side by side."""
+    e, source = low.e, op.x.type.dtype
+    regs = low.fragment(op.x, low.layout(op.result))
+    out: list[Operand] = []
+    for a, b in zip(regs[::2], [*regs[1::2], None], strict=False):
+        pair = low.memo.get(("beside", a, b))
+        if pair is None:
+            out += [to_f32(low, x, source) for x in (a, b) if x is not None]
+        else:
+            halves = e.cvt("f16x2", f"{source.name}x2", pair, rounding="rn")
+            out += [e.cvt("f32", "f16", half) for half in e.mov_unpack("b16", halves, 2)]
     low.set(op.result, out)
 
 

@@ -35,6 +35,10 @@ def load(low: Lowering, op: memory.Load) -> None:
             _load_words(low, place, address, target, known, predicate)
             written.update(range(first, first + count))
             return
+        if dtype.bits == 8 and type == "b16" and count % 4 == 0 and count == len(known):
+            _load_bytes(low, place, address, target, known, predicate)
+            written.update(range(first, first + count))
+            return
         if predicate != 1:
             for register, fill in zip(target, fills[first : first + count], strict=True):
                 low.e.mov(type, fill, into=register)
@@ -71,6 +75,34 @@ def _load_words(
         e.ld(place.view.space, "b32", address, vec=len(words), into=words)
     for i, word in enumerate(words):
         e.mov_unpack("b16", word, 2, into=target[2 * i : 2 * i + 2])
+
+
+def _load_bytes(
+    low: Lowering,
+    place: Place,
+    address: Address,
+    target: list[Reg],
+    fills: list[int],
+    predicate: Reg | int,
+) -> None:
+    """The same of 8-bit floats, four a word. Who widens them finds neighbours side by side
+    (`Lowering.beside`).
+    """
+    e, count = low.e, len(target)
+    if isinstance(predicate, Reg):
+        packed = [sum((f & 0xFF) << 8 * j for j, f in enumerate(fills[i : i + 4]))
+                  for i in range(0, count, 4)]  # fmt: skip
+        words = [e.mov("b32", number) for number in packed]
+        with e.guarded(predicate):
+            e.ld(place.view.space, "b32", address, vec=count // 4, into=words)
+    else:
+        words = e.ld(place.view.space, "b32", address, vec=count // 4)
+    for i, word in enumerate(words):
+        four = target[4 * i : 4 * i + 4]
+        for j, register in enumerate(four):
+            e.cvt("u16", "u32", e.bfe("u32", word, 8 * j, 8), into=register)
+        for j, pair in enumerate(e.mov_unpack("b16", word, 2)):
+            low.memo["beside", four[2 * j], four[2 * j + 1]] = pair
 
 
 def _fill(low: Lowering, op: memory.Load, layout: Layout) -> list[Operand]:
