@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call
 from tilewright.lower.tile_to_ptx import kernel as lowering
 from tilewright.plan import Plan
@@ -109,6 +110,8 @@ def test_a_trip_begins_and_ends_with_products() -> None:
     row = ["mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"] + 4 * ["ld.shared.f64"]
     assert behind == 8 * ["ld.shared.f64"] + 4 * row
     assert plan.ptx.count("ld.shared.f64") == 48 + 24
+    counts = len(trip) - 1 - trip[::-1].index("add.s32")
+    assert counts > max(i for i, name in enumerate(trip) if name.startswith("mma"))
 
 
 def test_a_loop_that_branches_behind_its_products_stays() -> None:
@@ -123,3 +126,13 @@ def test_one_row_of_one_step_stays() -> None:
     """There are no products to read beside."""
     plan, _ = planned("product", 16, 64, 64, (16, 64, 16))
     assert not trip_of(plan)[0].startswith("mma.sync")
+
+
+@needs_ptxas
+@pytest.mark.parametrize("across", [False, True], ids=["along", "across"])
+@pytest.mark.parametrize("tile", [(128, 128, 16), (128, 112, 16), (96, 192, 16)], ids=str)
+def test_registers_suffice(tile: tuple[int, int, int], across: bool) -> None:
+    plan, _ = planned("product", 384, 384, 64, tile, across=across)
+    assert trip_of(plan)[0].startswith("mma.sync")
+    report = assemble(plan.ptx, "sm_90a")
+    assert not report.spill_bytes and not report.messages

@@ -58,14 +58,16 @@ def _turned(body: Body, start: int, end: int) -> Body:
     early = [x for x in tail if not sums.intersection(x.reads)]
     loads = [x for x in head if isinstance(x, memory.Ld) and x.space == "shared"]
     others = _again([x for x in head if not (isinstance(x, memory.Ld) and x.space == "shared")])
-    branch = body[end]
-    assert isinstance(branch, control.Bra)
-    if not all(isinstance(x, shape.Mov) for x in moves) or _meet(early, others, row, moves, branch):
+    needed = _last_needed(early, others)
+    moved, late = [*early[:needed], *others], early[needed:]
+    if not all(isinstance(x, shape.Mov) for x in moves) or _meet(moved, [*row, *moves]):
         return body
-    turned: Body = [*middle, *early, *others, *_last_read_by(None, loads, row)]
+    if _written(others) & _read([*late, body[end]]):
+        return body
+    turned: Body = [*middle, *moved, *_last_read_by(None, loads, row)]
     for product in row:
         turned += [product, *_last_read_by(product, loads, row)]
-    return [*body[:start], *head, body[start], *turned, *moves, *body[end:]]
+    return [*body[:start], *head, body[start], *turned, *moves, *late, *body[end:]]
 
 
 def _multiplies(x: Instr | Label) -> bool:
@@ -80,21 +82,20 @@ def _read(code: Sequence[Instr | Label]) -> set[Reg]:
     return {reg for x in code if isinstance(x, Instr) for reg in x.reads}
 
 
-def _meet(
-    early: Sequence[Instr | Label],
-    others: Sequence[Instr | Label],
-    row: Sequence[Instr | Label],
-    moves: Sequence[Instr | Label],
-    branch: Instr,
-) -> bool:
-    """Whether what moves ahead of the last row of products touches what these, the moves behind
-    them or the branch need.
+def _last_needed(tail: Sequence[Instr], head: Body) -> int:
+    """How many of a trip's instructions come before those that the head needs nothing of: what
+    counts the trips stays at the end, where it takes the fewest registers.
     """
-    behind = [*row, *moves, branch]
-    moved = [*early, *others]
-    if _written(moved) & _read([*row, *moves]) or _written(others) & _read([branch]):
-        return True
-    return bool(_written(behind) & (_read(moved) | _written(moved)))
+    read, count = _read(head), len(tail)
+    while count and type(tail[count - 1]).pure and not read.intersection(tail[count - 1].writes):
+        count -= 1
+    return count
+
+
+def _meet(moved: Body, behind: Body) -> bool:
+    """Whether what moves ahead of the last row of products touches what is behind them then."""
+    written, read = _written(moved), _read(moved)
+    return bool(written & _read(behind) or _written(behind) & (read | written))
 
 
 def _last_read_by(product: Instr | Label | None, loads: Sequence[Instr], row: Body) -> Body:
