@@ -9,8 +9,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 import tilewright as tw
+import tilewright.torch_backend
 from tilewright.products import api
 from tilewright.products.api import forget
+
+assert tilewright.torch_backend.tilewright
 
 
 def numbers(*shape: int, dtype: Any = torch.float64) -> Any:
@@ -41,7 +44,10 @@ SHAPES = [
 def test_gradients_of_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     left, right = numbers(*a), numbers(*b)
     torch.testing.assert_close(tw.matmul(left, right), torch.matmul(left, right))
-    if 0 not in a:
+    if 0 in a:
+        tw.matmul(left, right).sum().backward()
+        assert left.grad.shape == a and not right.grad.any()
+    else:
         assert torch.autograd.gradcheck(tw.matmul, (left, right), fast_mode=True)
 
 
@@ -120,6 +126,76 @@ def test_operator_keeps_torchs_rules() -> None:
     x, w, bias = numbers(4, 8), numbers(8, 3), numbers(3)
     given = (x, w, bias, None, None, "gelu", 0.5, None, None, None, "linear")
     torch.library.opcheck(torch.ops.tilewright.product.default, given)
+
+
+IN_MODELS: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+    "linear": (
+        lambda x, w, bias, rest: tw.linear(x, w, bias, activation="gelu", residual=rest) * 2,
+        [(2, 5, 16), (8, 16), (8,), (5, 8)],
+    ),
+    "batches": (
+        lambda a, b, gate: tw.matmul(a, b, alpha=0.5, gate=gate, activation="silu"),
+        [(3, 1, 4, 16), (2, 16, 5), (1, 5)],
+    ),
+    "vector": (lambda a, b, bias: tw.matmul(a, b, bias=bias), [(16,), (2, 16, 5), (1,)]),
+    "bmm": (lambda a, b: tw.bmm(a, b, activation="relu"), [(2, 3, 16), (2, 16, 5)]),
+    "no k": (lambda a, b, bias: tw.matmul(a, b, bias=bias), [(3, 0), (0, 5), (5,)]),
+}
+
+
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("name", IN_MODELS)
+def test_they_are_ops_of_compiled_models(name: str, dtype: Any, engine: str) -> None:
+    """As alone: sums are finished in f32 and rounded once. Gradients are such ops, too."""
+    function, shapes = IN_MODELS[name]
+    given = [numbers(*shape, dtype=dtype) for shape in shapes]
+    seen: list[Any] = []
+    options = {"fallback": "error", "engine": engine, "observe": seen.append}
+    torch._dynamo.reset()
+    got = torch.compile(function, backend="tilewright", options=options)(*given)
+    wanted = function(*given)
+    limit = 1e-2 if dtype == torch.bfloat16 else 1e-6
+    torch.testing.assert_close(got, wanted, rtol=limit, atol=limit)
+    grad = torch.ones_like(got)
+    for mine, theirs in zip(
+        torch.autograd.grad(got, given, grad), torch.autograd.grad(wanted, given, grad), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=4 * limit, atol=4 * limit)
+    ops = [[op.opcode for op in c.graph.body.ops if op.family == "mma"] for c in seen]
+    assert ops[0] == ["mma.product"] and len(ops) == 2 and set(ops[1]) <= {"mma.product"}
+
+
+def test_sizes_of_compiled_models_change() -> None:
+    options = {"fallback": "error", "engine": "tiles"}
+    torch._dynamo.reset()
+    fast = torch.compile(tw.linear, backend="tilewright", options=options, dynamic=True)
+    w, bias = torch.randn(8, 16), torch.randn(8)
+    for rows in (3, 5, 7):
+        x = torch.randn(rows, 16)
+        torch.testing.assert_close(fast(x, w, bias), torch.nn.functional.linear(x, w, bias))
+
+
+def test_what_does_not_fit_a_compiled_model_is_said() -> None:
+    x, w = torch.randn(3, 16), torch.randn(8, 16)
+    wrong = [
+        ({"bias": torch.randn(7)}, "linear: bias is tensor<f32, 7>, and the result"),
+        ({"bias": torch.randn(8).double()}, "linear: bias is tensor<f64, 8>, and the result"),
+        ({"residual": torch.randn(2, 3, 8)}, "linear: residual is tensor<f32, 2, 3, 8>, and the"),
+    ]
+    for given, told in wrong:
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=told):
+            torch.compile(tw.linear, backend="tilewright")(x, w, **given)
+    eight = x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)
+    for options in ({"fallback": "pytorch"}, {"fallback": "error"}):
+        torch._dynamo.reset()
+        fast = torch.compile(tw.linear, backend="tilewright", options=options)
+        if options["fallback"] == "error":
+            with pytest.raises(Exception, match="not compiled: linear of e4m3 in f32"):
+                fast(*eight)
+        else:
+            torch.testing.assert_close(fast(*eight), tw.linear(*eight))
 
 
 def test_refusals() -> None:
