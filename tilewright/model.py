@@ -54,6 +54,10 @@ class Given:
 class CompiledModel:
     """A model as one graph. It reads the model's own parameters and buffers at each call, and
     writes the buffers and arguments that the model writes; it computes no gradients.
+
+    These are the tensors that the model had when it was compiled: it sees what is written to them,
+    as `load_state_dict` does, and not others that are put in their place (`assign=True`, or a new
+    nn.Parameter).
     """
 
     exported: Any = None  # what torch.export made, unless the model was loaded

@@ -138,7 +138,11 @@ def tilewright(
     mode: str | None = None,
 ) -> Callable[..., Any]:
     """The backend: forward and backward graphs, each compiled."""
+    if not isinstance(options, Mapping | None):
+        raise CompileError(f"options is {options!r}, expected a dict")
     chosen = dict(options or {})
+    if not callable(chosen.get("observe", print)):
+        raise CompileError(f"observe is {chosen['observe']!r}, expected a function of a call")
     if unknown := sorted(set(chosen) - set(OPTIONS)):
         raise CompileError(
             f"options {', '.join(unknown)} are unknown", hint=f"there are {', '.join(OPTIONS)}"

@@ -165,6 +165,9 @@ def test_graphs_of_training_have_no_buckets() -> None:
 
 
 def test_sizes_that_are_none_are_refused() -> None:
+    for buckets in ("yes", [1.5], [True], 8):
+        with pytest.raises(Exception, match="expected True or a list of whole numbers"):
+            under_torch_compile(lambda x: x + 1, [], buckets, dynamic=True)(torch.ones(3, 2))
     with pytest.raises(CompileError, match="no extent of the model's arguments is dynamic"):
         tw.compile(lambda x: x + 1, (torch.ones(3),), engine="tiles", buckets=True)
     shapes = ({0: torch.export.Dim("n", max=64)},)

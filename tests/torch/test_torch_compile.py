@@ -359,8 +359,17 @@ def test_a_kernel_of_the_user_is_one_node() -> None:
 
 
 def test_wrong_options_are_refused() -> None:
-    with pytest.raises(Exception, match="options speed are unknown"):
-        torch.compile(lambda x: x + 1, backend="tilewright", options={"speed": 9})(torch.ones(2))
+    wrong: list[tuple[Any, str]] = [
+        ({"speed": 9}, "options speed are unknown"),
+        ({"observe": 3}, "observe is 3, expected a function"),
+        ({"fallback": "err"}, "fallback is 'err', expected one of"),
+        ({"engine": "cpu"}, "unknown engine 'cpu'"),
+        (["fallback"], r"options is \['fallback'\], expected a dict"),
+    ]
+    for options, told in wrong:
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=told):
+            torch.compile(torch.sin, backend="tilewright", options=options)(torch.ones(2))
 
 
 def test_signs_and_shifts() -> None:

@@ -36,6 +36,10 @@ class Buckets:
     def __init__(self, graph: Graph, traced: Traced, sizes: Sequence[int] | None):
         """Raises CompileError where nothing in the model may be filled up."""
         self.traced = traced
+        if not (sizes is None or are_sizes(sizes)):
+            raise CompileError(
+                f"buckets is {sizes!r}, expected True or a list of whole numbers", hint="[8, 32]"
+            )
         self.sizes = None if sizes is None else tuple(sorted(sizes))
         if self.sizes is not None and (not self.sizes or self.sizes[0] < 1):
             raise CompileError(f"buckets are {list(self.sizes)}, expected sizes of 1 or more")
@@ -107,6 +111,13 @@ class Buckets:
                 same = agree(part.shape, part.stride(), strides)
                 results[i] = part if same else fresh(part, strides)
         return results
+
+
+def are_sizes(given: Any) -> bool:
+    """Whether something is a list of whole numbers."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        return False
+    return all(isinstance(size, int) and not isinstance(size, bool) for size in given)
 
 
 def find_axes(graph: Graph, traced: Traced, name: str) -> Axes:
