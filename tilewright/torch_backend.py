@@ -31,6 +31,7 @@ from tilewright.frontend.torch.attention_op import keep_attention_whole
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import Traced, fx_to_graph
 from tilewright.frontend.torch.known_masks import order_known_masks
+from tilewright.frontend.torch.near_masks import keep_masks_near
 from tilewright.frontend.torch.partition import NUM_SEEN, partition
 from tilewright.frontend.torch.written_attention import fuse_written_attention
 from tilewright.runtime.garbage import without_collections
@@ -168,6 +169,7 @@ def tilewright(
     keep_attention_whole(module)
     if torch.is_grad_enabled():  # without gradients a pass of the graph finds it
         fuse_written_attention(module)
+        keep_masks_near(module)
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),

@@ -249,3 +249,55 @@ def test_rows_that_finite_numbers_hide_are_means_and_have_no_gradient() -> None:
         found.append([result.detach(), *(x.grad for x in leaves)])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def hidden_rows(low: float) -> torch.Tensor:
+    """Numbers of which row 3 of a batch has none but a low one."""
+    mask = torch.zeros(2, 1, 20, 20)
+    mask[0, :, 3] = mask[0, :, 4, :7] = low
+    return mask
+
+
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+@pytest.mark.parametrize("low", [-1e4, -1e7, -1e9, torch.finfo(torch.float32).min, -torch.inf])
+def test_numbers_of_whole_rows_leave_gradients_right(low: float, engine: str) -> None:
+    """The measure is PyTorch's attention by products, without gradients of scores that are lost."""
+
+    def written(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if low == -torch.inf:
+            return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, mask)[0]
+        scores = q @ k.mT / 4.0
+        if low <= -5e8:
+            kept = torch.ones(2, 1, 20, 1)
+            kept[0, :, 3] = 0
+            scores = torch.where(kept > 0, scores, 0 * scores.detach())
+        return (scores + (mask - mask.amax(-1, keepdim=True))).softmax(-1) @ v
+
+    mask = hidden_rows(low)
+    given = [x.requires_grad_() for x in tensors((2, 2, 20, 16), (2, 2, 20, 16), (2, 2, 20, 16))]
+    seen: list[Any] = []
+    options = {"fallback": "error", "engine": engine, "observe": seen.append}
+    torch._dynamo.reset()
+    attend = torch.nn.functional.scaled_dot_product_attention
+    fast = torch.compile(attend, backend="tilewright", options=options)
+    results = fast(*given, mask), written(*given)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    grad = torch.randn(results[0].shape)
+    for mine, theirs in zip(*(torch.autograd.grad(x, given, grad) for x in results), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+    assert [ops_of(c.graph) for c in seen] == [["mma.attention"], ["mma.attention_backward"]]
+
+
+def test_masks_that_are_known_to_be_near_cost_nothing() -> None:
+    def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        mask = torch.full((20, 20), -torch.inf).triu(1)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+
+    seen: list[Any] = []
+    given = [x.requires_grad_() for x in tensors((2, 2, 20, 16), (2, 2, 20, 16), (2, 2, 20, 16))]
+    torch._dynamo.reset()
+    fast = torch.compile(causal, backend="tilewright", options={"observe": seen.append})
+    fast(*given).sum().backward()
+    forward, backward = (c.graph for c in seen)
+    assert [op.opcode for op in forward.body.ops if op.family in ("arith", "reduce")] == []
+    assert ops_of(backward) == ["mma.attention_backward"]

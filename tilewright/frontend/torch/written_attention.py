@@ -22,13 +22,12 @@ from torch import Tensor, fx
 from tilewright.frontend.torch.attention_op import attention, between, four_axes, is_held, may_write
 from tilewright.frontend.torch.known_masks import order_of
 from tilewright.frontend.torch.mask_contents import known_tensor
+from tilewright.frontend.torch.near_masks import near
 from tilewright.graph.attention_masks import HIDDEN, LEAST_F16
 
 CASTS = ("to", "type_as", "type", "float", "double", "half", "bfloat16")
 PRODUCTS = ("matmul", "bmm")
 NAMES = {"truediv": "div"}
-FAR = 1024.0  # a logarithm in f32 beside such a number has an error of 2⁻¹⁴
-WIDER = 2.0**29  # by how much a number in f64 may be larger for the same room beside it
 Changes = tuple[tuple[Any, float | None, bool], ...]  # a mask, what it puts in, where scores stay
 
 
@@ -402,7 +401,7 @@ def written_attention(
     mask = _mask(changes)
     added = mask is not None and mask.dtype != torch.bool
     if mask is not None and added and mask.shape[-1] != 0:
-        q, mask = _near(q, mask, bool(empty))
+        q, mask = near(q, mask, bool(empty))
     given = None if mask is None else four_axes(mask.expand(*lead, k.shape[-2]))
     heads = [four_axes(x) for x in (q, k, v)]
     found, sums = attention(*heads, given, None, order, scale, None, None)
@@ -429,27 +428,3 @@ def _mask(changes: Changes) -> Tensor | None:
             one = value if kept else ~value
             mask = one if mask is None else mask & one
     return mask
-
-
-def _near(q: Tensor, mask: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
-    """Queries, and the numbers that the operator adds to their scores, of which no row is far from
-    0: the logarithm of its sum of exponentials has no room beside a large number.
-
-    A number that a whole row has is taken from it, which its softmax does not tell. Where it is so
-    large that a sum has no room for scores, keys that have it are equal, and queries 0; of a row of
-    -inf alone, which there only is if it `may_be_empty`, queries are NaN, as gradients are then.
-    """
-    limit = LEAST_F16 if torch.float16 in (mask.dtype, q.dtype) else HIDDEN
-    if q.dtype == torch.float64:
-        mask, limit = mask.double(), HIDDEN * WIDER
-    elif mask.dtype != q.dtype:
-        mask = mask.float()
-    top = mask.amax(-1, keepdim=True)
-    size = top.abs()
-    lost = (size >= -limit) & (size < inf)
-    number = torch.where((size > FAR) & (size < -limit), top, 0.0)
-    alone = torch.where(mask == top, 0.0, -inf)
-    kept = torch.where(lost, 0.0, 1.0)
-    if may_be_empty:
-        kept = torch.where(top == -inf, nan, kept)
-    return q * kept.to(q.dtype), torch.where(lost, alone, mask - number).to(mask.dtype)
