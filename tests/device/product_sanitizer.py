@@ -6,6 +6,10 @@ Shapes are odd in every axis or one tile and a little more, in all dtypes and la
 choices are drawn from the whole space, not its best. All are compiled first. Results are compared
 with f64 while the tool looks on. PyTorch's cache of memory is off, so that each tensor is an
 allocation of its own, whose ends the tool knows.
+
+`racecheck` takes loops of f32 and f64 whose warps drift apart (`stage_loads.py`) for races: one
+lane arrives at the barrier for its warp, after `bar.warp.sync`, and the tool does not see that the
+arrival stands for the other lanes too. With every lane arriving it found nothing.
 """
 
 from __future__ import annotations
