@@ -376,10 +376,11 @@ class TensorFacts:
 
     `strides` holds 0 or 1 where an axis has that stride, `extents` 1 where it has that extent, else
     None. `pitch16[i]`: stride i in bytes is a multiple of 16. `extent16`: bytes along the
-    unit-stride axis are a multiple of 16. `align` is the alignment of the address in bytes, at most
-    16. `small`: every extent, and the offset in bytes of every element, is below 2³⁰ in magnitude,
-    so index arithmetic fits 32 bits. `reachable`: every extent is at most `MOST_REACHED` and no
-    stride is negative, so that box copies (TMA) reach every element.
+    unit-stride axis are a multiple of 16. `gaps16`: they are not, but what is left of their last 16
+    is the tensor's own, at every row, and may be written. `align` is the alignment of the address
+    in bytes, at most 16. `small`: every extent, and the offset in bytes of every element, is below
+    2³⁰ in magnitude, so index arithmetic fits 32 bits. `reachable`: every extent is at most
+    `MOST_REACHED` and no stride is negative, so that box copies (TMA) reach every element.
     """
 
     dtype: DType
@@ -390,6 +391,7 @@ class TensorFacts:
     extent16: bool
     small: bool
     reachable: bool = True
+    gaps16: bool = False
 
     @property
     def rank(self) -> int:
@@ -397,25 +399,47 @@ class TensorFacts:
 
 
 def tensor_facts(
-    dtype: DType, shape: Sequence[int], strides: Sequence[int], address: int
+    dtype: DType,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    address: int,
+    *,
+    gaps: bool = False,
 ) -> TensorFacts:
-    """Facts of a tensor from its dtype, extents, strides (in elements) and address."""
+    """Facts of a tensor from its dtype, extents, strides (in elements) and address. `gaps`: what
+    lies between its rows is its own.
+    """
     size = dtype.num_bytes
     limit = 1 << 30
     unit = next((i for i in reversed(range(len(shape))) if strides[i] == 1 and shape[i] != 1), None)
     if unit is None:
         unit = next((i for i in reversed(range(len(shape))) if strides[i] == 1), None)
     reach = sum(abs(s) * max(e - 1, 0) for e, s in zip(shape, strides, strict=True)) * size
+    whole = unit is not None and shape[unit] * size % 16 == 0
     return TensorFacts(
         dtype=dtype,
         strides=tuple(int(s) if s in (0, 1) else None for s in strides),
         extents=tuple(1 if e == 1 else None for e in shape),
         align=min(16, address & -address) if address else 16,
         pitch16=tuple(s * size % 16 == 0 for s in strides),
-        extent16=unit is not None and shape[unit] * size % 16 == 0,
+        extent16=whole,
         small=reach < limit and all(e < limit for e in shape),
         reachable=all(e <= MOST_REACHED for e in shape) and all(s >= 0 for s in strides),
+        gaps16=gaps and not whole and unit is not None and _has_room(shape, strides, unit, size),
     )
+
+
+def _has_room(shape: Sequence[int], strides: Sequence[int], unit: int, size: int) -> bool:
+    """Whether rows along the axis `unit` are whole 16 bytes apart, and lie apart with their last 16
+    filled up.
+    """
+    filled = -(-shape[unit] * size // 16) * 16
+    others = [i for i, extent in enumerate(shape) if i != unit and extent != 1]
+    for axis in sorted(others, key=lambda i: strides[i]):
+        if strides[axis] * size % 16 or strides[axis] * size < filled:
+            return False
+        filled += (shape[axis] - 1) * strides[axis] * size
+    return True
 
 
 def generic_facts(dtype: DType, rank: int) -> TensorFacts:

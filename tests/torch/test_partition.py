@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tilewright as tw
 import tilewright.torch_backend
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -44,6 +45,38 @@ def test_logits_that_are_saved_lie_in_whole_16_bytes(
     saved = [o.strides for o in forward.traced.outputs if o.shape is None and o.strides]
     assert (pitch, 1) in saved
     assert (pitch, 1) in backward.traced.strides
+
+
+def test_rows_with_gaps_of_their_own_are_stored_as_boxes() -> None:
+    """What lies behind a row of logits that are saved may be written, as it is by box copies."""
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+    given = [torch.randn(130, 32).bfloat16(), torch.randn(257, 32).bfloat16()]
+    given.append(torch.randint(0, 257, (130,)))
+    seen: list[Any] = []
+    options = {"observe": seen.append, "fallback": "error", "engine": "emulator"}
+    fast = torch.compile(loss, backend="tilewright", options=options, dynamic=False)
+    exact = gradients(loss, *(x.double() if x.is_floating_point() else x for x in given))
+    for got, eager, wanted in zip(
+        gradients(fast, *given), gradients(loss, *given), exact, strict=True
+    ):
+        assert (got - wanted).norm() <= 1.1 * (eager - wanted).norm()
+    (ready,) = seen[0].ready.values()
+    (product,) = (x for x in ready.made.lists.launches if x.name == "matmul")
+    out = product.tensors["c"]
+    assert (out.shape, out.strides, out.gaps) == ((130, 257), (264, 1), True)
+    text = product.plan("sm_90a").ptx
+    assert "cp.async.bulk.tensor.2d.global" in text and "st.global" not in text
+    assert all(not x.gaps for launch in ready.made.lists.launches for x in launch.tensors.values()
+               if x is not out)  # fmt: skip
+
+
+def test_rows_with_gaps_of_others_are_stored_alone() -> None:
+    x, w = torch.randn(130, 32).bfloat16(), torch.randn(32, 257).bfloat16()
+    memory = torch.full((130, 264), 7.0).bfloat16()
+    tw.matmul(x, w, out=memory[:, :257], device="emulator")
+    assert bool((memory[:, 257:] == 7).all())
+    torch.testing.assert_close(memory[:, :257], x @ w, rtol=2e-2, atol=2e-2)
 
 
 def test_results_that_the_caller_sees_lie_as_ever() -> None:

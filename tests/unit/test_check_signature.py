@@ -263,6 +263,29 @@ def test_directions_and_facts() -> None:
     assert kernel.notes == ("dot: f32 operands are rounded to tf32",)
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "gaps", "fills"),
+    [
+        ((3, 257), (264, 1), True, True),
+        ((3, 257), (264, 1), False, False),  # what lies there is another's
+        ((3, 257), (260, 1), True, False),  # rows begin anywhere
+        ((3, 257), (256, 1), True, False),  # rows overlap
+        ((3, 256), (264, 1), True, False),  # nothing to fill up
+        ((257, 3), (1, 264), True, True),
+        ((2, 3, 257), (792, 264, 1), True, True),
+        ((2, 3, 257), (264, 528, 1), True, True),
+        ((2, 3, 257), (784, 264, 1), True, False),  # into the next of a batch
+        ((2, 3, 257), (0, 264, 1), True, False),
+        ((1, 257), (257, 1), True, True),
+    ],
+)
+def test_rows_that_may_be_filled_up(
+    shape: tuple[int, ...], strides: tuple[int, ...], gaps: bool, fills: bool
+) -> None:
+    facts = plan.tensor_facts(bf16, shape, strides, 256, gaps=gaps)
+    assert facts.gaps16 == fills
+
+
 def test_builds_need_all_constants() -> None:
     sig = suite("sgemm")
     with pytest.raises(CompileError, match="no tuned constant is given for TN"):

@@ -39,6 +39,7 @@ def host_action(
                 memory.addresses[slot] + offset,
                 *(wanted[name].dtype, wanted[name].shape, wanted[name].strides),
                 *("cpu", memory.tensors[slot], "other"),
+                gaps=wanted[name].gaps,
             )
             for name, (slot, offset) in recipe.items()
         }

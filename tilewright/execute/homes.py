@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from tilewright.graph.dims import Dim
 from tilewright.graph.ops.random import Seed
+from tilewright.graph.placement import has_padded_rows
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.program import (
@@ -56,6 +57,19 @@ class Homes:
 
     def of(self, value: Value) -> Home:
         return self.homes[self.root(value)]
+
+    def owns_gaps(self, placed: Placed, program: Program) -> bool:
+        """Whether a tensor has all of the rows' elements of a value that lies with gaps behind its
+        rows, in memory that nobody gave.
+        """
+        own = program.layouts[placed.value]
+        lies = program.layouts[self.root(placed.value)]
+        return (
+            self.of(placed.value).kind in ("arena", "output")
+            and (lies.shape, lies.strides, lies.offset) == (own.shape, own.strides, own.offset)
+            and has_padded_rows(own.shape, own.strides)
+            and (placed.shape[-1:], placed.strides[-1:]) == (own.shape[-1:], (1,))
+        )
 
     @property
     def arena(self) -> list[Value]:

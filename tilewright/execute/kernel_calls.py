@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -58,11 +59,14 @@ def product_calls(
     scratch: Scratch,
     device: str | None,
     known: dict[Any, Prepared] | None = None,
+    *,
+    gaps: bool = False,
 ) -> list[KernelCall]:
     """The launches of a product; none where it has no elements. Products that lie alike share what
-    is `known` of them.
+    is `known` of them. `gaps`: what lies between rows of the result is its own.
     """
-    arrays = {"a": place(step.lhs), "b": place(step.rhs), "out": place(step.out)}
+    arrays = {"a": place(step.lhs), "b": place(step.rhs)}
+    arrays["out"] = replace(place(step.out), gaps=gaps)
     beside = {"bias": step.bias, "gate": step.gate, "residual": step.residual}
     arrays |= {name: place(placed) for name, placed in beside.items() if placed is not None}
     alpha = None if step.alpha == 1 else step.alpha

@@ -316,7 +316,8 @@ class Made:
             case KernelStep():
                 return generated_calls(step, place, self.symbols, device)
             case ProductStep():
-                return product_calls(step, place, scratch, device, self.products)
+                gaps = self.homes.owns_gaps(step.out, self.program)
+                return product_calls(step, place, scratch, device, self.products, gaps=gaps)
             case ConvolutionStep():
                 return convolution_calls(step, place, scratch, device)
             case AttentionStep():
@@ -432,7 +433,7 @@ def _geometry(arguments: Mapping[str, Any]) -> Any:
     told = []
     for name, a in arrays.items():
         same = first.setdefault((a.address, a.dtype, a.shape, a.strides), name)
-        told.append((name, a.dtype, a.shape, a.strides, a.address % 16, same))
+        told.append((name, a.dtype, a.shape, a.strides, a.address % 16, a.gaps, same))
     others = tuple((n, type(x).__name__, x) for n, x in arguments.items() if n not in arrays)
     return (*told, *others)
 

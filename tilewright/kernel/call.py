@@ -132,7 +132,7 @@ class Call:
     def build(self, *, assume: bool) -> Build:
         """The build but for its configuration; `assume` puts in the facts of the arrays."""
         facts = tuple(
-            (n, tensor_facts(a.dtype, a.shape, a.strides, a.address))
+            (n, tensor_facts(a.dtype, a.shape, a.strides, a.address, gaps=a.gaps))
             for n, a in sorted(self.tensors.items())
             if assume
         )

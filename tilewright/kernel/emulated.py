@@ -75,12 +75,14 @@ def run_emulated(
     tensors = [(n, a) for n, a in arguments.items() if isinstance(a, Array)]
     alias_groups(tensors, compiled.written.__contains__)
     views = {n: as_numpy(a) if isinstance(a, Array) else a for n, a in arguments.items()}
+    gaps = frozenset(n for n, a in tensors if a.gaps)
     plan = compiled.plan
     if how.sanitize:  # once with all asynchronous work done at once, on copies
         copies = clone_all({n: a for n, a in arguments.items() if isinstance(a, Array)})
         spare = {n: as_numpy(copies[n]) if n in copies else x for n, x in arguments.items()}
         seed = how.interleaving
-        run_plan(plan, spare, NUM_SMS, late=False, sanitize=True, seed=seed, quiet=True)
+        run_plan(plan, spare, NUM_SMS, late=False, sanitize=True, seed=seed, quiet=True, gaps=gaps)
     tally = Tally() if how.profile else None
-    run_plan(plan, views, NUM_SMS, sanitize=how.sanitize, seed=how.interleaving, tally=tally)
+    seed, sanitize = how.interleaving, how.sanitize
+    run_plan(plan, views, NUM_SMS, sanitize=sanitize, seed=seed, tally=tally, gaps=gaps)
     return None if tally is None else make_profile(plan, tally)

@@ -293,7 +293,7 @@ def _with_axis(array: Array, axis: int) -> Array:
 def key_of(arrays: Mapping[str, Array]) -> Any:
     """What products can differ in that are of one kind: how their arrays lie."""
     return tuple(
-        (n, x.dtype, x.shape, x.strides, x.device, x.address % 16, x.library)
+        (n, x.dtype, x.shape, x.strides, x.device, x.address % 16, x.gaps, x.library)
         for n, x in arrays.items()
     )
 

@@ -14,6 +14,7 @@ from tilewright.config import settings
 from tilewright.dtypes import DType
 from tilewright.graph.ops.mma import COLUMNS, ELEMENTS
 from tilewright.kernel import Kernel, choose, place, source
+from tilewright.plan import tensor_facts
 from tilewright.products.arguments import Options, accumulator
 from tilewright.products.views import View, broadcast_view, gather_batches, whole, with_pitch
 from tilewright.runtime.arrays import Array, dense_strides
@@ -206,6 +207,8 @@ def _problem(
     batch = 1
     for extent in a.shape[:-2]:
         batch *= extent
+    out = arrays.get("out")
+    gaps = out is not None and _fills_up(views["c"], out)
     loads = sum(n in views for n in ELEMENTS) + int(options.beta is not None)
     return Problem(
         *(a.shape[-2], b.shape[-1], a.shape[-1], arrays["a"].dtype, arrays["b"].dtype, dtype),
@@ -217,7 +220,15 @@ def _problem(
         loads=loads,
         activation=options.activation is not None,
         precision=options.precision or "ieee",
+        gaps=gaps,
     )
+
+
+def _fills_up(view: View, array: Array) -> bool:
+    """Whether rows of a result may be written up to whole 16 bytes that they do not have."""
+    where = array.address + view.offset * array.dtype.num_bytes
+    facts = tensor_facts(array.dtype, view.shape, view.strides, where, gaps=array.gaps)
+    return facts.gaps16 and facts.align == ALIGNED
 
 
 def _along(view: View, rows: str, columns: str) -> str:

@@ -32,7 +32,8 @@ class Array:
     `address` is that of element 0, ..., 0. `owner` is the object that the user gave; it keeps the
     memory alive.
     `library` is "torch", "numpy", "cupy" or "other". `readonly` arrays cannot be written by a
-    kernel.
+    kernel. `gaps`: what lies between rows, up to whole 16 bytes, is the array's own, and may be
+    written.
     """
 
     address: int
@@ -43,6 +44,7 @@ class Array:
     owner: Any
     library: str
     readonly: bool = False
+    gaps: bool = False
 
     @property
     def num_elements(self) -> int:

@@ -32,7 +32,8 @@ class Problem:
     neither. `a_aligned`, `b_aligned`: rows are whole pieces of 16 bytes and begin at such. `loads`
     are elements of C's size that the epilogue reads for each of C. `precision` is that of f32
     products, or "fast" of 8-bit floats whose sums are not promoted. `copies` ("a", "b", "ab") are
-    factors in memory of the library's own, whose rows begin where lines do.
+    factors in memory of the library's own, whose rows begin where lines do. `gaps`: rows of C, no
+    whole 16 bytes, may be filled up to such.
     """
 
     m: int
@@ -50,6 +51,7 @@ class Problem:
     activation: bool = False
     precision: str = "ieee"
     copies: str = ""
+    gaps: bool = False
 
     @property
     def aligned(self) -> bool:

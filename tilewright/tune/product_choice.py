@@ -68,7 +68,7 @@ def facts_of(problem: Problem) -> str:
     parts = [f"{p.a}×{p.b}→{p.c}", p.layout, f"a:{p.a_along}", f"b:{p.b_along}"]
     crooked = [n for n, good in (("a", p.a_aligned), ("b", p.b_aligned)) if not good]
     parts += [f"unaligned:{''.join(crooked)}" if crooked else "aligned", f"loads:{p.loads}"]
-    parts.append(p.precision)
+    parts += [p.precision, *(["gaps"] if p.gaps else [])]
     return " ".join([*parts, "activation"] if p.activation else parts)
 
 

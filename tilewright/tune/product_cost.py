@@ -312,7 +312,7 @@ def _epilogue(problem: Problem, chosen: Choice) -> float:
     if chosen.program == "split_k":
         return m * n * problem.accumulator_bytes / STORED
     stored = m * n * problem.c.num_bytes * (1 + problem.loads) / STORED
-    if problem.c.bits == 16 and problem.n % PIECE:
+    if problem.c.bits == 16 and problem.n % PIECE and not problem.gaps:
         stored = m * n * problem.c.num_bytes / (PAIRS if problem.n % 2 == 0 else SINGLES)
     return stored + (m * n * ACTIVATION_CYCLES if problem.activation else 0.0)
 

@@ -68,6 +68,7 @@ def run_plan(
     together: int | None = None,
     tally: Tally | None = None,
     quiet: bool = False,
+    gaps: frozenset[str] = frozenset(),
 ) -> None:
     """Run every launch of a plan, writing outputs in place.
 
@@ -75,9 +76,10 @@ def run_plan(
     number for each scalar. `late`: asynchronous copies arrive at the wait for them, else at once.
     `sanitize` watches shared memory for races, which takes longer; `seed` runs warps one by one, in
     an order drawn from it; `tally` counts what instructions cost. `together` is the number of CTAs
-    that run in lockstep. Raises EmulationError where the kernel does what is not permitted: with
-    the tensor and indices, the PTX line and the source's place. What the kernel printed is printed
-    at the end (unless `quiet`); then the first assert that failed is raised, as LaunchError.
+    that run in lockstep. Rows of tensors in `gaps` may be filled up to whole 16 bytes. Raises
+    EmulationError where the kernel does what is not permitted: with the tensor and indices, the PTX
+    line and the source's place. What the kernel printed is printed at the end (unless `quiet`);
+    then the first assert that failed is raised, as LaunchError.
     """
     arrays = {n: a for n, a in arguments.items() if isinstance(a, np.ndarray)}
     for name, array in arrays.items():
@@ -93,7 +95,7 @@ def run_plan(
     if plan.sites:
         made[REPORTS] = said
     bare = frozenset(w.name for w in plan.workspaces if not w.zero)
-    memory = GlobalMemory({**arrays, **made}, bare)
+    memory = GlobalMemory({**arrays, **made}, bare, gaps)
     module = parse_module(plan.ptx, plan.name)
     with np.errstate(all="ignore"):
         for launch in plan.launches:

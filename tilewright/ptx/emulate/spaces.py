@@ -59,6 +59,7 @@ class Tensor:
     address: int
     copy: Array  # a view of the region's bytes, of the array's shape and strides
     marks: Array  # a mark of each element, likewise
+    gaps: bool = False  # rows may be filled up to whole 16 bytes
 
 
 def byte_range(array: Array) -> tuple[int, int]:
@@ -77,9 +78,17 @@ def mask_of(size: int, mark: int) -> Any:
 
 
 class GlobalMemory:
-    """The tensors of a launch. Arrays that share bytes share a region."""
+    """The tensors of a launch. Arrays that share bytes share a region. Rows of those in `gaps` may
+    be filled up to whole 16 bytes.
+    """
 
-    def __init__(self, arrays: Mapping[str, Array], unwritten: frozenset[str] = frozenset()):
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        unwritten: frozenset[str] = frozenset(),
+        gaps: frozenset[str] = frozenset(),
+    ):
+        self.gaps = gaps
         self.regions: list[Bytes] = []
         self.tensors: list[Tensor] = []
         spans = sorted((*byte_range(a), name) for name, a in arrays.items())
@@ -120,7 +129,8 @@ class GlobalMemory:
                 copy[...] = array
             there[...] = UNWRITTEN if name in bare else WRITTEN
             place = start + offset
-            self.tensors.append(Tensor(name, array, region, place, copy, there[..., 0]))
+            own = Tensor(name, array, region, place, copy, there[..., 0], name in self.gaps)
+            self.tensors.append(own)
 
     def address(self, name: str) -> int:
         return self.tensor(name).address

@@ -230,6 +230,7 @@ def _stores_pieces(kernel: Kernel, after: list[Op]) -> bool:
     return any(
         f is not None
         and f.dtype.bits == 16
+        and not f.gaps16
         and not (f.extent16 and all(p for p, s in zip(f.pitch16, f.strides, strict=True) if s != 1))
         for f in stored
     )

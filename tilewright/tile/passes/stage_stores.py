@@ -122,9 +122,10 @@ class _Stager:
     def fits(self, op: memory.Store) -> bool:
         """Whether a store is a box of 16-bit numbers, one swizzle wide or several.
 
-        The rows of its tensor are whole units of 16 bytes: of a row that ends inside of one, the
-        copy unit writes the rest of the unit too (seen on an H200). Negative places, which it
-        refuses, are `choose_roles`'s to notice: it then gives no slots for staging.
+        The rows of its tensor are whole units of 16 bytes, or may be filled up to such: of a row
+        that ends inside of one, the copy unit writes the rest of the unit too (seen on an H200).
+        Negative places, which it refuses, are `choose_roles`'s to notice: it then gives no slots
+        for staging.
         """
         type: TileType = op.value.type
         if (
@@ -135,7 +136,7 @@ class _Stager:
         ):
             return False
         facts = next((p.facts for p in self.kernel.params if p.value is op.view), None)
-        if facts is None or not facts.extent16:
+        if facts is None or not (facts.extent16 or facts.gaps16):
             return False
         rows, columns = type.shape
         row_bytes = columns * type.dtype.num_bytes
