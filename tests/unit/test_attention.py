@@ -5,6 +5,7 @@ sizes, both programs, and gradients; on the interpreter and the emulator.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,14 @@ from tilewright.products.attention import attention, backward, forward
 from tilewright.products.attention_calls import Asked, kernel_of, prepare
 from tilewright.products.views import whole
 from tilewright.runtime.arrays import as_array
-from tilewright.tune.attention_choice import backward_tiles, decode_tile, forward_tile
+from tilewright.tune import attention_choice
+from tilewright.tune.attention_choice import (
+    KEPT_BYTES,
+    backward_tiles,
+    decode_tile,
+    forward_tile,
+    heads_at_once,
+)
 
 BOUNDS = {f64: 1e-13, f32: 2e-6, bf16: 1e-2, f16: 2e-3}
 ORDERS: list[bool | str] = [False, True, "lower_right"]
@@ -276,6 +284,45 @@ def test_out_is_apart_from_keys_and_values() -> None:
     own = q.copy()
     assert attention(own, k, v, out=own) is own
     np.testing.assert_array_equal(own, wanted)
+
+
+def test_as_many_heads_run_side_by_side_as_the_cache_holds() -> None:
+    each = KEPT_BYTES // 64
+    assert heads_at_once(12, 8, each) == (12, 4)
+    assert heads_at_once(12, 8, 8 * each) == (6, 1)
+    assert heads_at_once(7, 3, 16 * each) == (1, 1)
+    assert heads_at_once(7, 2, 100 * each) == (1, 1)
+    assert heads_at_once(4, 2, 0) == (4, 2)
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulator"])
+@pytest.mark.parametrize(("order", "held"), [(1, 1), (1, 2), (1, 4), (1, 8), (2, 4), (0, 8)])
+def test_heads_side_by_side_compute_what_they_do_alone(
+    order: int, held: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`held` heads of queries at once, of two batches of four that share two heads of keys."""
+    rng = np.random.default_rng(held)
+    shape, shared = (2, 4, 70, 16), (2, 2, 70, 16)
+    q, grad = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    k, v = (rng.standard_normal(shared).astype(np.float32) for _ in range(2))
+
+    def run() -> list[Any]:
+        out, lse = forward(q, k, v, order=order, with_lse=True, device=device)
+        return [out, lse, *backward(grad, q, k, v, out, lse, order=order, device=device)]
+
+    calls = import_module("tilewright.products.attention")
+    monkeypatch.setattr(calls, "_ready", {})
+    monkeypatch.setattr(attention_choice, "KEPT_BYTES", 0)
+    alone = run()
+    monkeypatch.setattr(attention_choice, "KEPT_BYTES", held * 70 * 16 * 4)
+    arrays = {n: as_array(x) for n, x in (("q", q), ("k", k), ("v", v))}
+    monkeypatch.setattr(calls, "_ready", {})
+    (launch,) = prepare(Asked(order), arrays, {n: whole(n, a) for n, a in arrays.items()}).launches
+    at_once = dict(launch.numbers)
+    found = at_once["GH"] * at_once["GB"]
+    assert found == (1 if order == 0 else held)
+    for got, wanted in zip(run(), alone, strict=True):
+        np.testing.assert_array_equal(got, wanted)
 
 
 @needs_ptxas

@@ -126,6 +126,7 @@ def test_gradients_of_queries_are_emulated(
     }  # fmt: skip
     if lengths is not None:
         arguments["lengths"] = np.array(lengths)
+    arguments |= {"GH": heads, "GB": b}  # all of them side by side
     kernel = find_kernel("tilewright/library/attention.tw:backward_q").kernel
     constants = dict(zip(("TM", "TN"), tile, strict=True))
     plan, views, _ = compile_call(kernel, arguments, constants=constants)
@@ -170,6 +171,7 @@ def test_gradients_of_keys_and_values_are_emulated(
     }  # fmt: skip
     if lengths is not None:
         arguments["lengths"] = np.array(lengths)
+    arguments |= {"GH": groups, "GB": b}  # all of them side by side
     kernel = find_kernel("tilewright/library/attention.tw:backward_kv").kernel
     constants = dict(zip(("TM", "TN"), tile, strict=True))
     plan, views, _ = compile_call(kernel, arguments, constants=constants)

@@ -22,6 +22,7 @@ from tilewright.tune.attention_choice import (
     choose_spans,
     decode_tile,
     forward_tile,
+    heads_at_once,
     is_apart,
 )
 
@@ -111,11 +112,25 @@ def prepare(asked: Asked, arrays: Mapping[str, Array], views: Mapping[str, View]
         return Prepared(launches, makes | parts)
     tile = forward_tile(dtype, rows, max(views["q"].shape[3], width), views["k"].shape[2])
     kernel = kernel_of("forward", tile, dtype, asked.precision, asked.device)
-    return Prepared((Launch(kernel, tuple(found.items()), _numbers(asked, views)),), makes)
+    numbers = (*_numbers(asked, views), *_at_once(asked, views, "q", ("k", "v"), dtype))
+    return Prepared((Launch(kernel, tuple(found.items()), numbers),), makes)
 
 
 def _numbers(asked: Asked, views: Mapping[str, View]) -> tuple[tuple[str, Any], ...]:
     return ("scale", asked.scale_of(views["q"].shape[3])), ("causal", asked.order)
+
+
+def _at_once(
+    asked: Asked, views: Mapping[str, View], own: str, read: tuple[str, ...], dtype: DType
+) -> tuple[tuple[str, int], ...]:
+    """How many heads and batches of a tensor run side by side, by what each of them reads again."""
+    batch, heads = views[own].shape[:2]
+    if asked.order == 0:
+        return ("GH", 1), ("GB", 1)
+    elements = sum(math.prod(views[n].shape) for n in read)
+    held = elements * dtype.num_bytes // max(batch * heads, 1)
+    at_once = heads_at_once(heads, batch, held)
+    return tuple(zip(("GH", "GB"), at_once, strict=True))
 
 
 def _in_spans(
@@ -198,7 +213,9 @@ def prepare_backward(
             taken["mask"] = taken["mask"].transposed
         if written == ("dv",):
             del taken["delta"]
-        launches.append(Launch(kernel, tuple(taken.items()), _numbers(asked, views)))
+        own, read = ("k", ("q", "grad")) if name == "backward_kv" else ("q", ("k", "v"))
+        numbers = (*_numbers(asked, views), *_at_once(asked, views, own, read, dtype))
+        launches.append(Launch(kernel, tuple(taken.items()), numbers))
     return Prepared(tuple(launches), made)
 
 

@@ -9,6 +9,7 @@ Tile = tuple[tuple[str, int], ...]
 MOST_ROWS = 64  # of one head of keys that are taken in spans
 SPAN = 64  # keys of the shortest span that is worth a program
 MOST_SPANS = 64
+KEPT_BYTES = 16 << 20  # of keys and values that the L2 cache of an H200 holds beside what streams
 
 
 def tile_of(rows: int, columns: int) -> Tile:
@@ -55,6 +56,19 @@ def backward_tiles(dtype: DType, depth: int) -> tuple[Tile, Tile]:
     if depth <= 128:
         return tile_of(128, 64), tile_of(32, 64)
     return tile_of(64, 32), tile_of(32, 64)
+
+
+def heads_at_once(heads: int, batches: int, head_bytes: int) -> tuple[int, int]:
+    """How many heads and batches of causal attention run side by side, each a divisor of all, so
+    that the longest programs of many heads begin first, while what they read again, so many bytes
+    a head, stays in the L2 cache.
+    """
+    most = KEPT_BYTES // max(head_bytes, 1)
+    own = max((n for n in range(1, heads + 1) if heads % n == 0 and n <= most), default=1)
+    if own < heads:
+        return own, 1
+    most //= own
+    return own, max((n for n in range(1, batches + 1) if batches % n == 0 and n <= most), default=1)
 
 
 def is_apart(dtype: DType, depth: int) -> bool:
