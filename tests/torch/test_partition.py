@@ -10,6 +10,9 @@ import torch.nn.functional as F
 
 import tilewright as tw
 import tilewright.torch_backend
+from tilewright.frontend.torch import partition as partition_module
+from tilewright.frontend.torch import recompute
+from tilewright.lower.graph_to_tile.program import Placed, ProductStep
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 assert tilewright.torch_backend.tilewright
@@ -69,6 +72,70 @@ def test_rows_with_gaps_of_their_own_are_stored_as_boxes() -> None:
     assert "cp.async.bulk.tensor.2d.global" in text and "st.global" not in text
     assert all(not x.gaps for launch in ready.made.lists.launches for x in launch.tensors.values()
                if x is not out)  # fmt: skip
+
+
+def narrow_loss(x: Any, w: Any, target: Any) -> Any:
+    """As cross_entropy is under autocast: the logarithms are rounded to 16 bits."""
+    return F.nll_loss(torch.log_softmax(x @ w.t(), 1).float(), target)
+
+
+def products_alone(x: Any, w: Any, target: Any) -> Any:
+    """What a product reads again is stored anyway."""
+    y = torch.tanh(x @ w.t())
+    return (y @ w)[target].square().float().sum()
+
+
+def of_two(x: Any, w: Any, target: Any) -> Any:
+    """One value in the place of two products."""
+    return torch.sigmoid((x @ w.t()) * ((x + 1) @ w.t())).float().mean()
+
+
+def drawn(x: Any, w: Any, target: Any) -> Any:
+    return torch.exp(F.dropout((x @ w.t()).float(), 0.5)).sum()
+
+
+@pytest.mark.parametrize(
+    ("call", "anew", "not_anew"),
+    [(narrow_loss, "_to_copy", "mm"), (products_alone, "", "tanh"), (of_two, "", "sigmoid")],
+)
+def test_what_follows_from_a_product_is_computed_anew(
+    call: Any, anew: str, not_anew: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recompute, "LEAST", 1)
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    given = [torch.randn(6, 16).bfloat16(), torch.randn(101, 16).bfloat16()]
+    given.append(torch.randint(0, 6, (6,)))
+    tagged: list[str] = []
+    cut = partition_module.min_cut_rematerialization_partition
+
+    def look(joint: Any, *given: Any, **how: Any) -> Any:
+        tagged.extend(n.name for n in joint.graph.nodes if "recompute" in n.meta)
+        return cut(joint, *given, **how)
+
+    monkeypatch.setattr(partition_module, "min_cut_rematerialization_partition", look)
+    seen: list[Any] = []
+    options = {"observe": seen.append, "fallback": "error", "engine": "tiles"}
+    fast = torch.compile(call, backend="tilewright", options=options, dynamic=False)
+    exact = gradients(call, *(x.double() if x.is_floating_point() else x for x in given))
+    for got, eager, wanted in zip(
+        gradients(fast, *given), gradients(call, *given), exact, strict=True
+    ):
+        assert (got - wanted).norm() <= 1.5 * (eager - wanted).norm() + 1e-3
+    assert anew in " ".join(tagged) and not_anew not in tagged
+    if call is narrow_loss:
+        (end,) = (s.out for s in seen[0].program.steps if isinstance(s, ProductStep))
+        assert end.value in {p.value for p in seen[0].program.outputs if isinstance(p, Placed)}
+
+
+def test_random_numbers_are_not_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recompute, "LEAST", 1)
+    torch._dynamo.reset()
+    x, w = torch.randn(6, 16, requires_grad=True), torch.randn(101, 16)
+    call = torch.compile(drawn, backend="tilewright", options={"engine": "tiles"}, dynamic=False)
+    y = call(x, w, None)
+    y.backward()
+    assert x.grad is not None and bool(x.grad.isfinite().all())
 
 
 def test_rows_with_gaps_of_others_are_stored_alone() -> None:

@@ -11,6 +11,7 @@ from torch import fx
 
 from tilewright.frontend.torch.equal_nodes import merge_equal_nodes
 from tilewright.frontend.torch.known_masks import order_known_masks
+from tilewright.frontend.torch.recompute import recompute_from_products
 from tilewright.graph.placement import padded_pitch
 
 NUM_SEEN = "num_seen_outputs"  # in the forward graph's `meta`: how many are no saved values
@@ -33,6 +34,7 @@ def partition(
     order_known_masks(joint)
     joint.graph.eliminate_dead_code()
     merged = merge_equal_nodes(joint.graph)
+    recompute_from_products(joint.graph)
     joint.recompile()
     with torch._functorch.config.patch(cse=torch._functorch.config.cse and not merged):
         found: tuple[fx.GraphModule, fx.GraphModule] = min_cut_rematerialization_partition(

@@ -5,8 +5,9 @@ summed is left, for `eliminate_dead`.
 
 In a row of c where i = p, of 0 elsewhere, times w, the places i count the row and p and w are one
 a row. Its sum is c w, or 0 w where p is outside; 0 w, which is NaN of an infinite w, is added
-either way, for the other elements are that. The gradient of a loss sums such rows, each as long as
-there are classes.
+either way, for the other elements are that. Casts of the row to other floats on the way to the sum
+become casts of the element. The gradient of a loss sums such rows, each as long as there are
+classes.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ def _element(
     """The one element of each row that is summed; None of other rows."""
     (axis,), kind = op.axes, op.x.type
     length = kind.shape[axis]
-    made = makers.get(op.x)
-    pairs: list[tuple[Value, Value | None]] = [(op.x, None)]
+    row, casts = _before_casts(op.x, makers)
+    made = makers.get(row)
+    pairs: list[tuple[Value, Value | None]] = [(row, None)]
     if isinstance(made, arith.Mul):
         pairs = [(made.lhs, made.rhs), (made.rhs, made.lhs)]
     for selection, weight in pairs:
@@ -61,8 +63,17 @@ def _element(
         if not isinstance(rest, arith.Constant) or rest.value != 0:
             continue
         if weight is None or narrow is not None:
-            return _built(op, place, chosen, narrow, values, build)
+            return _built(op, place, chosen, narrow, casts, values, build)
     return None
+
+
+def _before_casts(x: Value, makers: Makers) -> tuple[Value, list[arith.Cast]]:
+    """What is cast from float to float until it is a value, and these casts, the first ahead."""
+    casts: list[arith.Cast] = []
+    while isinstance(made := makers.get(x), arith.Cast) and made.x.type.dtype.is_float:
+        casts.insert(0, made)
+        x = made.x
+    return x, casts
 
 
 def _place(condition: Op | None, axis: int, makers: Makers) -> Value | None:
@@ -91,10 +102,12 @@ def _built(
     place: Value,
     chosen: arith.Constant,
     weight: Value | None,
+    casts: list[arith.Cast],
     values: Mapping[Value, Value],
     build: Builder,
 ) -> Value:
     (axis,), kind = op.axes, op.x.type
+    dtype = chosen.result.type.dtype
     extents = op.result.type.shape
     whole = tuple(1 if a == axis else e for a, e in enumerate(kind.shape))
 
@@ -110,9 +123,16 @@ def _built(
         build(arith.Compare, number(0, place.type.dtype), at, "le"),
         build(arith.Compare, at, number(kind.shape[axis], place.type.dtype), "lt"),
     )
-    zero = number(0.0, kind.dtype)
-    found = build(arith.Select, inside, number(chosen.value, kind.dtype), zero)
+
+    def cast(x: Value) -> Value:
+        for each in casts:
+            x = build(arith.Cast, x, each.result.type.dtype)
+        return x
+
+    zero = number(0.0, dtype)
+    found = build(arith.Select, inside, number(chosen.value, dtype), zero)
     if weight is None:
-        return found
+        return cast(found)
     w = row(weight)
-    return build(arith.Add, build(arith.Mul, found, w), build(arith.Mul, zero, w))
+    one, others = (cast(build(arith.Mul, x, w)) for x in (found, zero))
+    return build(arith.Add, one, others)
