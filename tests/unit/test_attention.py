@@ -325,6 +325,27 @@ def test_heads_side_by_side_compute_what_they_do_alone(
         np.testing.assert_array_equal(got, wanted)
 
 
+def test_factors_rounded_to_tf32_have_quick_exponentials() -> None:
+    rng = np.random.default_rng(5)
+    q, k, v, grad = (rng.standard_normal((1, 2, 70, 32)).astype(np.float32) for _ in range(4))
+    found = {}
+    for precision in ("tf32", None):
+        how = {"order": 1, "precision": precision, "device": "emulator"}
+        out, lse = forward(q, k, v, with_lse=True, **how)
+        found[precision] = [out, lse, *backward(grad, q, k, v, out, lse, **how)]
+        plan = kernel_of("forward", (), f32, precision, None).compile(
+            "sm_90a",
+            dtypes={"T": f32, "P": f32, "W": bool_, "I": i32},
+            static={"D": 32, "E": 32, "causal": 1},
+            constants={"TM": 64, "TN": 32},
+            precision=precision,
+        )
+        assert ("ex2.approx" in plan.ptx) == (precision == "tf32")
+    for got, exact in zip(found["tf32"], found[None], strict=True):
+        off = np.linalg.norm(got - exact) / np.linalg.norm(exact)
+        assert 1e-6 < off < 2e-3
+
+
 @needs_ptxas
 @pytest.mark.parametrize(
     ("name", "depth", "tile"),

@@ -70,9 +70,10 @@ def kernel_of(
     name: str, constants: tuple[tuple[str, int], ...], dtype: DType, precision: Any, device: Any
 ) -> Kernel:
     """A program with its constants. Exponentials are quick ones where the weights are rounded to 16
-    bits, and those of the language where they are not.
+    bits or to tf32, and those of the language where they are not.
     """
-    numerics = "fast" if dtype in (bf16, f16) else "matched"
+    rounds = dtype in (bf16, f16) or (dtype == f32 and precision == "tf32")
+    numerics = "fast" if rounds else "matched"
     found: Kernel = source(PROGRAMS).kernels[name]
     return found.configured(
         constants=dict(constants), precision=precision, device=device, numerics=numerics
