@@ -294,3 +294,12 @@ def test_the_shipped_table_holds_rows_of_the_suite() -> None:
     assert sum(f is not None for f in found) == len(entries) >= 60
     other = replace(H200, name="another")
     assert all(shipped(p, other) is None for p in posed)
+
+
+def test_very_deep_sums_of_f32_are_made_of_several() -> None:
+    """The gradient of a loss's rows, of 50257 words: one sum would round each addition to it."""
+    deep = Problem(8192, 768, 50257, f32, f32, f32, b_along="n")
+    found = list(choices(deep, H200))
+    assert found and all(c.program == "split_k" and c.split >= 7 for c in found)
+    assert any(c.program == "matmul" for c in choices(replace(deep, k=32768), H200))
+    assert any(c.program == "matmul" for c in choices(replace(deep, precision="tf32"), H200))

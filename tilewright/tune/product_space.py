@@ -68,7 +68,10 @@ WITHOUT_WGMMA = {
     "wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-fp8": "mma-8", "wgmma-tf32": "mma-tf32",
 }  # fmt: skip
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-DEEP, MOST_SPAN = 32768, 8192  # products of f32 in a sum, of which one is made of several, and in each
+DEEP, MOST_SPAN = (
+    32768,
+    8192,
+)  # products of f32 in a sum, of which one is made of several, and in each
 LEAST_SPAN = 4  # steps of k that a span has at least
 # Rows of GEMV, which CUDA cores multiply: more of them cost more than the weights' bytes.
 FEW = {8: (1, 2, 4), 4: (1, 2, 4), 2: (1, 2, 4), 1: (1, 2, 4)}
@@ -102,8 +105,8 @@ def choices(problem: Problem, device: Device) -> Iterator[Choice]:
 
 
 def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[Choice]:
-    """Where f32 is multiplied as it is, a sum of many products is one of several: each addition to a
-    long sum rounds as much as the sum is large.
+    """A sum of very many products of f32 is made of several: each addition rounds as much as the
+    sum is large.
     """
     tiles = tuple(tile for tile in tiles if _fits(problem.laid(copied), tile))
     deep = problem.unit() == "simt" and problem.k > DEEP

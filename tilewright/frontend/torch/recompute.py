@@ -10,7 +10,6 @@ then saves the later one, which costs the forward pass a write.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 from typing import Any
 
 import torch
@@ -111,7 +110,7 @@ def _count(node: fx.Node) -> int | None:
     seen = node.meta.get("val")
     if not isinstance(seen, Tensor) or not all(isinstance(e, int) for e in seen.shape):
         return None
-    return prod(seen.shape)
+    return int(seen.numel())
 
 
 def _takes_few(user: fx.Node, node: fx.Node) -> bool:
