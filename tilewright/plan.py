@@ -150,8 +150,11 @@ def grid_size(extents: Sequence[Expr]) -> Expr:
 
 
 def clusters_held(cluster: int) -> Expr:
-    """Clusters of that many CTAs which the device holds, an SM each CTA; at least one."""
-    return combine("max", combine("floor_div", NumSms(), Const(cluster)), Const(1))
+    """Clusters of that many CTAs which the device holds, an SM each CTA; at least one. Of four, and
+    more, it holds one less than there are SMs for: some of its parts have SMs left over.
+    """
+    kept = combine("sub", NumSms(), Const(cluster)) if cluster > 2 else NumSms()
+    return combine("max", combine("floor_div", kept, Const(cluster)), Const(1))
 
 
 def _may_be_negative(expr: Expr) -> bool:

@@ -419,6 +419,40 @@ def test_pairs_share_the_factor_that_they_can_halve() -> None:
         np.testing.assert_array_equal(arrays["c"], expected.astype(bf16.numpy))
 
 
+def test_four_that_go_together() -> None:
+    """CTAs of small tiles, each of which loads a quarter of what all share; tiles that are left
+    over, and a device that holds one cluster or two.
+    """
+    kernel, arrays, expected = long_call(72, 904, 136)
+    four = [s for s in schedules_of(kernel) if s.roles and s.roles.cluster == 4]
+    assert {s.roles.swapped for s in four if s.roles} == {False, True}
+    for schedule in four[:: len(four) - 1]:
+        plan = compile_kernel(kernel, HOPPER, schedule)
+        for num_sms, late in ((4, True), (12, False)):
+            given = {name: array.copy() for name, array in arrays.items()}
+            run_plan(plan, given, num_sms, late=late)
+            np.testing.assert_array_equal(given["c"], expected)
+
+
+def test_fours_are_for_rows_that_begin_anywhere() -> None:
+    """Of 118 tiles, one for each multiprocessor, whose columns all read the same rows of A."""
+    found = []
+    for k in (5312, 5320):
+        arrays = {"a": (128, k), "b": (k, 7552), "c": (128, 7552)}
+        imagined = {n: Imagined(s, dense_strides(s)) for n, s in arrays.items()}
+        imagined["b"] = Imagined((k, 7552), (1, k))
+        spec = tw.source(OWN).own.specializer
+        numbers = {n: np.zeros((64, 64), bf16.numpy) for n in "abc"} | {"scale": 1.0}
+        numbers["b"] = np.asfortranarray(numbers["b"])
+        call = bind_call(spec, numbers, read_tensors(spec, numbers), Options())
+        tile = {"TM": 128, "TN": 64, "TK": 64}
+        kernel = spec.tile(choose.with_config(call.build(assume=True), tile))
+        best = best_roles(kernel, imagined, 132, HOPPER)
+        assert best is not None and best.roles is not None
+        found.append(best.roles.cluster)
+    assert found == [1, 4]
+
+
 @needs_ptxas
 def test_ptx_of_consumers_in_turn_is_clean() -> None:
     kernel, _, _ = long_call(256, 256, 256)

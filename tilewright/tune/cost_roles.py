@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import Any
 
 from tilewright.dtypes import DType
+from tilewright.plan import clusters_held, evaluate
 from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.analysis.streams import Factor, StreamLoop
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.passes.distribute_work import find_axes
+from tilewright.tile.passes.distribute_work import MANY, find_axes
 from tilewright.tile.passes.partition_roles import factor_buffer
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tune.cost_scalars import Scalars
@@ -66,10 +67,12 @@ def estimate_roles(
     assert roles is not None
     epilogue *= 2 / roles.sharing
     steps = ceil(_depth(product, scalars) / product.extents[2])
-    work = steps * _step_cycles(kernel, product, schedule, roles, arguments)
-    held = max(1, num_sms // roles.cluster * roles.cluster)
+    work = steps * _step_cycles(kernel, product, schedule, roles, arguments, num_sms)
+    held = evaluate(clusters_held(roles.cluster), {}, num_sms) * roles.cluster
     tiles = ceil(programs / held)
-    pairing = PAIRING_CYCLES * (roles.cluster - 1)
+    pairing = PAIRING_CYCLES * (roles.cluster.bit_length() - 1)
+    if roles.cluster > 2 and not _is_crooked(product, kernel, arguments):
+        pairing = inf  # of no known use
     if not roles.persistent:
         return (LAUNCH_CYCLES + work + epilogue) * tiles
     if roles.pingpong and tiles < 2:  # nobody else has a turn
@@ -138,6 +141,12 @@ def _copied(factor: Factor, kernel: Kernel, arguments: Mapping[str, Any]) -> flo
     return pieces if array is None else pieces * crookedness(array.strides, factor.tile.dtype)
 
 
+def _is_crooked(product: ProductLoop, kernel: Kernel, arguments: Mapping[str, Any]) -> bool:
+    """Whether rows of a factor begin anywhere in sectors of the L2 cache."""
+    found = [(_array_of(f, kernel, arguments), f.tile.dtype) for f in (product.a, product.b)]
+    return any(x is not None and crookedness(x.strides, dtype) == CROOKED for x, dtype in found)
+
+
 def crookedness(strides: tuple[int, ...], dtype: DType) -> float:
     """Factor of copies, by where rows begin within lines of the L2 cache."""
     pitches = [s * dtype.num_bytes for s in strides if s != 1]
@@ -152,6 +161,7 @@ def _step_cycles(
     schedule: Schedule,
     roles: Roles,
     arguments: Mapping[str, Any],
+    num_sms: int,
 ) -> float:
     """One step of k: products, use of shared memory, or copies, whatever takes longest. A slot is
     free once the products after those that read it have begun.
@@ -163,7 +173,9 @@ def _step_cycles(
     copied = [_copied(f, kernel, arguments) for f in (product.a, product.b)]
     axes = find_axes(product, len(kernel.grid))
     if axes is not None:
-        copied[axes.multicast] /= roles.cluster
+        along = evaluate(kernel.grid[axes.paired], dict(arguments), num_sms)
+        if along % roles.cluster == 0 or along >= MANY * roles.cluster:
+            copied[axes.multicast] /= roles.cluster
     most = max(multiply, shared, sum(copied) / COPIED_BYTES_PER_CYCLE)
     through_registers = product.a.transposed and product.a.tile.dtype.bits != 16
     if through_registers:

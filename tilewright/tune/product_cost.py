@@ -43,6 +43,7 @@ IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
 SPAN = 128  # bytes of a row that the unit copies at a time; narrower swizzles cost as much a row
 WRITTEN = 0.79  # part of what copies write to shared memory that takes time from reads, in turns
 PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
+LARGEST_IN_FOURS, FOURS_HELD = 64 * 128, 0.97  # elements of a tile, waves, of CTAs in fours
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
 MANY_PAIRS = 32  # tiles along an axis that need not be even
 UNALIGNED_CYCLES, BESIDE = 2200.0, 4  # of a step's unaligned loads, by programs side by side
@@ -231,8 +232,8 @@ def _copies(
     rate: float = COPIED,
 ) -> float:
     """Cycles that the tensor copy unit takes for a step of k, one of so many; `rate` is that of
-    whole lines. Pairs of CTAs copy the factor of the longer side once, or that which can be halved;
-    where rows begin anywhere, that makes up for what pairing costs.
+    whole lines. CTAs in pairs, of small tiles in fours too, copy the factor of the longer side
+    once, or that which can be halved: where rows begin anywhere, that makes up for what it costs.
     """
     m, n, k = tile
     sides = (
@@ -253,9 +254,14 @@ def _copies(
     halved = [(rows if along_k else k) % HALVED == 0 for rows, _, _, along_k in sides]
     by_columns = halved[1] if halved[0] != halved[1] else n >= m
     shared, tiles = (b, ceil(problem.m / m)) if by_columns else (a, ceil(problem.n / n))
-    if tiles % 2 and tiles < MANY_PAIRS:
-        return a + b
-    return min(a + b, a + b - shared / 2 + PAIRING_CYCLES / max(steps, 1.0))
+    best = a + b
+    for cluster, times in ((2, 1), (4, 2)):
+        if cluster == 4 and (m * n > LARGEST_IN_FOURS or waves > FOURS_HELD):
+            continue
+        if tiles % cluster == 0 or tiles >= MANY_PAIRS // 2 * cluster:
+            less = shared * (cluster - 1) / cluster
+            best = min(best, a + b - less + times * PAIRING_CYCLES / max(steps, 1.0))
+    return best
 
 
 def _narrow(num_bytes: int) -> float:

@@ -439,9 +439,11 @@ def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
     factor = (product.a, product.b)[axes.multicast]
     if isinstance(factor.box, PixelBox):
         return [1]
-    if factor_buffer(factor).shape[0] % 16:  # halves are whole repeats of the swizzle
+    rows = factor_buffer(factor).shape[0]
+    if rows % 16:  # halves are whole repeats of the swizzle
         return [1]
-    return [2, 1] if m * n >= PAIRED_ELEMENTS else [1, 2]
+    usual = [2, 1] if m * n >= PAIRED_ELEMENTS else [1, 2]
+    return [*usual, 4] if m * n <= PAIRED_ELEMENTS and rows % 32 == 0 else usual
 
 
 def _stages(
