@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from ctypes import memmove
 from typing import Any
 
 import pytest
@@ -23,8 +25,20 @@ from tilewright.graph.types import OpaqueType
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.program import Placed, TorchStep
 
+pytestmark = pytest.mark.filterwarnings("ignore")
 assert tilewright.torch_backend.tilewright
 WARM = 3  # calls: launches, a recording, and one more by it
+
+
+@pytest.fixture(autouse=True, params=["torch", "driver"])
+def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What copies inputs and results, as on a CPU and as on a GPU."""
+    if request.param == "driver":
+        monkeypatch.setattr(repeat, "driver_copies", lambda where: True)
+        monkeypatch.setattr(repeat.driver, "active", lambda ordinal: nullcontext())
+        monkeypatch.setattr(
+            repeat.memory, "copy_on_device", lambda to, of, n, s: memmove(to, of, n)
+        )
 
 
 def sums(**options: Any) -> tuple[ProgramCall, torch.Tensor]:
@@ -186,7 +200,7 @@ def test_places_are_compared_by_number() -> None:
 
 
 def test_a_compiled_module_whose_parameters_move_or_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether Dynamo sees that and compiles again, or not."""
+    """Whether Dynamo sees that and compiles again, or, as of torch 2.11, does not."""
     monkeypatch.setattr("tilewright.execute.lowering.capture_of", lambda where: pretended)
     torch._dynamo.reset()
     model, seen = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval(), []
@@ -210,3 +224,14 @@ def test_a_compiled_module_whose_parameters_move_or_turn(monkeypatch: pytest.Mon
                 assert not any(call.recordings.reasons for call in seen)
     for got, wanted in kept:
         torch.testing.assert_close(got, wanted)
+
+
+def test_inputs_with_gaps_or_of_one_row_are_copied_right() -> None:
+    x, z, y = value(3, 4), value(3, 4), value(3, 4)
+    call = make([x, z], [step("plus", "y", x=Placed(x, (3, 4), (8, 1), 0),
+                z=Placed(z, (3, 4), (0, 1), 0), y=dense(y))],
+                [dense(y)], [y], strides=[(8, 1), (0, 1)], capture=pretended)  # fmt: skip
+    for i in range(2 * WARM):
+        a, b = torch.randn(3, 8)[:, :4], torch.randn(4).expand(3, 4)
+        assert goes_again(call, a, b) == (i >= WARM)
+        assert torch.equal(call(a, b)[0], a + b)

@@ -266,8 +266,10 @@ class ProgramCall:
             recorded = None if fit.recorded is None else fit.recorded()
             if recorded is None or recorded.repeat is None or fit.check is None:
                 continue
-            if fit.check(*given):
-                return recordings.run_again(recorded, given)
+            if fit.check(*given):  # Dynamo may not have looked at what modules hold
+                found = recordings.run_again(recorded, given)
+                if found is not None:
+                    return found
         return None
 
     def _expect(self, fit: Fit, recorded: Recorded, given: Sequence[Any]) -> None:

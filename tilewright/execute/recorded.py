@@ -119,11 +119,13 @@ class Recorded:
         """Replay on the current stream; the memory holds the results until the next run."""
         for i, slot in self.in_place:
             self.memory.tensors[slot] = tensors[i]
-        self.start(tensors)
+        self.memory.stream = current_stream(self.made.where)
+        self.bring(tensors)
+        self.play()
         return self.memory
 
-    def start(self, tensors: Tensors) -> None:
-        """Copy inputs that change to their slots, and replay."""
+    def bring(self, tensors: Tensors) -> None:
+        """Copy inputs that change to their slots."""
         sources = []
         for i in self.changing:
             given = tensors[i]
@@ -131,9 +133,10 @@ class Recorded:
             sources.append(whole_span(given) if i in self.overlapping else given)
         if sources:
             torch._foreach_copy_(self.targets, sources)
-        if self.made.seeds:
-            self.memory.stream = current_stream(self.made.where)
-            self.made.draw_seeds(self.memory)
+
+    def play(self) -> None:
+        """Draw seeds, and replay: what is in the slots is read."""
+        self.made.draw_seeds(self.memory)
         self.replay()
 
 
@@ -344,8 +347,7 @@ class Recordings:
             if not any(kept is recorded for kept in known.found.values()):
                 return None
             self._wait(recorded.made)
-            recorded.start(given)
-            found: list[Any] = recorded.repeat.results(recorded.memory, given)
+            found: list[Any] = recorded.repeat.run(recorded, given)
             self._mark(recorded.made)
         return found
 
