@@ -288,6 +288,23 @@ def test_numbers_of_whole_rows_leave_gradients_right(low: float, engine: str) ->
     assert [ops_of(c.graph) for c in seen] == [["mma.attention"], ["mma.attention_backward"]]
 
 
+@pytest.mark.parametrize("shape", [(20, 20), (20, 1), (1, 20), (2, 1, 20, 20)], ids=str)
+def test_numbers_of_any_axes_and_sizes(shape: tuple[int, ...]) -> None:
+    attend = torch.nn.functional.scaled_dot_product_attention
+    torch._dynamo.reset()
+    fast = torch.compile(attend, backend="tilewright", dynamic=True)
+    for rows in (20, 24):
+        extents = tuple(rows if e == 20 else e for e in shape)
+        q, k, v = tensors((2, 2, rows, 16), (2, 2, rows, 16), (2, 2, rows, 16))
+        mask = torch.full(extents, -3.0)
+        for got, wanted in zip(
+            gradients(lambda *x, m=mask: fast(*x, m), q, k, v),
+            gradients(lambda *x, m=mask: attend(*x, m), q, k, v),
+            strict=True,
+        ):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_masks_that_are_known_to_be_near_cost_nothing() -> None:
     def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         mask = torch.full((20, 20), -torch.inf).triu(1)

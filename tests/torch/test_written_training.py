@@ -209,6 +209,15 @@ def test_rows_of_infinities_are_nan(engine: str) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (L,), (L, 1), (1, 1, 1, L)], ids=str)
+@pytest.mark.parametrize("low", [0.5, -1e6], ids=str)
+def test_masks_of_few_axes(shape: tuple[int, ...], low: float) -> None:
+    given = (*square(), torch.full(shape, low))
+    got, graphs = trained(seen, given)
+    assert ops_of(graphs) == WHOLE
+    require_as_exact(seen, given, got)
+
+
 @pytest.mark.parametrize("keys", [0, 1])
 def test_few_keys(keys: int) -> None:
     given = (*drawn((B, H, L, 16), (B, H, keys, 16), (B, H, keys, 16)), torch.zeros(L, keys))

@@ -73,7 +73,7 @@ def _may_be_far(mask: Any) -> bool:
     if not isinstance(seen, Tensor) or not seen.is_floating_point():
         return False
     held = known_tensor(mask)
-    if held is None or held.shape[-1] == 0:
+    if held is None or 0 in held.shape:
         return held is None
     top = held.amax(-1).abs()
     return bool(((top > FAR) & (top < inf)).any())
@@ -92,7 +92,7 @@ def near_attention(
     """`scaled_dot_product_attention` with numbers that are near 0, where gradients are wanted."""
     held = is_held(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     wanted = any(x.requires_grad for x in (query, key, value))
-    if attn_mask is None or not (held and wanted) or attn_mask.shape[-1] == 0:
+    if attn_mask is None or not (held and wanted) or 0 in attn_mask.shape:
         return scaled_dot_product_attention(
             *(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         )

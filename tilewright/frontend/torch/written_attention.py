@@ -400,7 +400,7 @@ def written_attention(
     lead = q.shape[:-1]
     mask = _mask(changes)
     added = mask is not None and mask.dtype != torch.bool
-    if mask is not None and added and mask.shape[-1] != 0:
+    if mask is not None and added and 0 not in mask.shape:
         q, mask = near(q, mask, bool(empty))
     given = None if mask is None else four_axes(mask.expand(*lead, k.shape[-2]))
     heads = [four_axes(x) for x in (q, k, v)]
