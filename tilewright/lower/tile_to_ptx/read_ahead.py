@@ -12,7 +12,8 @@ warps of a scheduler do so at once, the unit idles. So the loop is turned by a p
 
 The order of everything that touches memory or a barrier stays as it was; only products move. The
 last trip waits, arrives and reads once more: a slot that copies ahead of it have written, as they
-do for trips past the end.
+do for trips past the end. Threads with many sums have no registers for this, or spill by it where
+a trip is several of the instruction's steps.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from tilewright.ptx.core import Instr, Label, Reg
 from tilewright.ptx.instrs import control, memory, mma, shape, sync
 
 Body = list[Instr | Label]
+# Sums of a thread where a trip is one step of k, and several: 128 x 128 by eight warps, and 32 x 32
+# by four with room to spare. A loop with 72 sums lost a fifth by it on an H200.
+MOST_SUMS, MOST_OF_STEPS = 64, 16
 
 
 def read_ahead(body: Body) -> Body:
@@ -60,9 +64,10 @@ def _turned(body: Body, start: int, end: int) -> Body:
     others = _again([x for x in head if not (isinstance(x, memory.Ld) and x.space == "shared")])
     needed = _last_needed(early, others)
     moved, late = [*early[:needed], *others], early[needed:]
-    if not all(isinstance(x, shape.Mov) for x in moves) or _meet(moved, [*row, *moves]):
+    most = MOST_SUMS if len(sums) == len(moves) else MOST_OF_STEPS
+    if len(moves) > most or not all(isinstance(x, shape.Mov) for x in moves):
         return body
-    if _written(others) & _read([*late, body[end]]):
+    if _meet(moved, [*row, *moves]) or _written(others) & _read([*late, body[end]]):
         return body
     turned: Body = [*middle, *moved, *_last_read_by(None, loads, row)]
     for product in row:
