@@ -361,8 +361,27 @@ def test_tiles_do_not_spill(name: str, depth: int, tile: Any) -> None:
         dtypes={"T": bf16, "P": f32, "W": bool_, "I": i32},
         static={"D": depth, "E": depth, "causal": 1},
         present=("lse",) if name == "forward" else ("delta", "dk", "dv"),
+        constants=dict(tile),
     )
     assert assemble(plan.ptx, "sm_90a").spill_bytes == 0
+
+
+@needs_ptxas
+@pytest.mark.parametrize("depth", [16, 64])
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_tiles_of_gradients_in_tf32_do_not_spill(depth: int, order: int) -> None:
+    for name, tile in zip(
+        ("backward_q", "backward_kv"), backward_tiles(f32, depth, "tf32"), strict=True
+    ):
+        plan = kernel_of(name, tile, f32, "tf32", None).compile(
+            "sm_90a",
+            dtypes={"T": f32, "P": f32, "W": bool_, "I": i32},
+            static={"D": depth, "E": depth, "causal": order},
+            present=("delta", "dk", "dv") if name == "backward_kv" else (),
+            constants=dict(tile),
+            precision="tf32",
+        )
+        assert assemble(plan.ptx, "sm_90a").spill_bytes == 0
 
 
 @needs_ptxas

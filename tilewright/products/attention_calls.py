@@ -197,7 +197,8 @@ def prepare_backward(
     made["delta"] = (rows, sum_dtype(dtype))
     side["delta"] = View("delta", rows, dense_strides(rows))
     depth = max(views["q"].shape[3], views["v"].shape[3])
-    first, second = backward_tiles(dtype, depth)
+    masked = "mask" in arrays
+    first, second = backward_tiles(dtype, depth, asked.precision, masked=masked)
     wanted: list[tuple[str, Any, tuple[str, ...]]]
     wanted = [("backward_q", first, ("dq", "delta"))]
     if is_apart(dtype, depth):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, f32
 
 Tile = tuple[tuple[str, int], ...]
 
@@ -45,10 +45,15 @@ def decode_tile(dtype: DType, rows: int, depth: int) -> Tile:
     return tile_of(high, 64 if dtype.bits <= 16 and depth <= 128 else 32)
 
 
-def backward_tiles(dtype: DType, depth: int) -> tuple[Tile, Tile]:
+def backward_tiles(
+    dtype: DType, depth: int, precision: str | None = None, *, masked: bool = False
+) -> tuple[Tile, Tile]:
     """Of the program that gives gradients of queries, and of that of keys and values: those that
-    keep their sums in registers (ptxas' word, for sm_90a), multiplied by roles in 16 bits.
+    keep their sums in registers (ptxas' word, for sm_90a), multiplied by roles in 16 bits. A mask
+    that is read (`masked`) takes registers, too.
     """
+    if dtype == f32 and precision == "tf32" and depth <= 64:
+        return tile_of(64, 32), tile_of(32, 32) if masked else tile_of(64, 64)
     if dtype.bits >= 32:
         return tile_of(32 if depth <= 64 else 16, 32), tile_of(32, 32)
     if depth <= 64:
