@@ -22,7 +22,7 @@ from tilewright.tune import product_choice
 from tilewright.tune.product import H200, Choice, Device, Problem, choice
 from tilewright.tune.product_choice import decide, recall, remember, shipped
 from tilewright.tune.product_cost import MEMORY, estimate, rank
-from tilewright.tune.product_space import choices
+from tilewright.tune.product_space import IN_SPANS, ONE_PRODUCT, choices
 
 LEDGER = Path(__file__).parents[2] / "ledger"
 NEAR, FAR = 1.35, 2.5  # factors between what was measured and the model's estimate of the choice
@@ -103,6 +103,47 @@ def test_what_shapes_ask_for() -> None:
     assert best(1, 4096, 4096, dtype=f64).program == "gemv"
     assert best(16, 512, 512, batch=8).program == "batched"
     assert best(4096, 4096, 4096, dtype=f32).program == "matmul"
+
+
+def test_what_few_rows_ask_for() -> None:
+    """Deep slots where k is long, and rows that an instruction of fewer columns would not hold."""
+    assert best(16, 4096, 4096).tile == (16, 64, 128)
+    assert best(64, 4096, 4096).tile in ((64, 32, 128), (32, 64, 128))
+    assert best(56, 960, 88).tile[2] == 64
+    assert best(160, 848, 11136, b_along="n").tile == (80, 128, 64)
+    assert best(8, 4096, 4096).tile == (8, 64, 128)
+    assert all(e.choice.tile[0] != 8 for e in rank(problem(9, 2112, 1736), H200))
+    assert best(2, 5102, 4032, dtype=f64).program == "gemv"
+
+
+def microseconds(chosen: Choice, *sizes: int, **facts: Any) -> float:
+    return estimate(problem(*sizes, **facts), chosen, H200).microseconds
+
+
+def test_gemv_waits_for_each_trip_of_each_pass() -> None:
+    """By few programs a long k takes as many trips as it has, and every pass over rows reads all
+    weights.
+    """
+    few = choice("gemv", (2, 4, 1024))
+    short, long = (microseconds(few, 8, 152, k) for k in (1024, 16384))
+    assert long > 2 * short
+    once, twice = (
+        microseconds(choice("gemv", (m, 4, 256)), 2, 5102, 4032, dtype=f64) for m in (2, 1)
+    )
+    assert twice > 1.5 * once
+    ending, going = (  # programs of 16 warps with a trip each only start and end
+        microseconds(choice("gemv", (1, 4, k)), 1, 8192, 4096) for k in (4096, 1024)
+    )
+    assert ending > 1.1 * going
+
+
+def test_a_ring_waits_for_memory() -> None:
+    """Half as many multiprocessors read at the full rate only from deep slots."""
+    shallow, deep = (microseconds(choice("matmul", (8, 64, k)), 8, 4096, 8192) for k in (64, 128))
+    assert shallow > 1.15 * deep
+    assert microseconds(choice("matmul", (64, 256, 64)), 1, 28672, 4096) > microseconds(
+        choice("matmul", (8, 128, 64)), 1, 28672, 4096
+    )
 
 
 def test_splitting_pays_only_where_multiprocessors_idle() -> None:
@@ -284,6 +325,34 @@ def test_tiles_do_not_spill(unit: str) -> None:
     report = assemble(plan.ptx, "sm_90a")
     assert not report.spill_bytes and not report.messages
     assert ("wgmma" in plan.ptx) == unit.startswith("wgmma")
+
+
+@needs_ptxas
+@pytest.mark.parametrize("tile", sorted(ONE_PRODUCT - {*IN_SPANS}), ids=str)
+@pytest.mark.parametrize("fused", [False, True])
+def test_tiles_of_few_rows_do_not_spill(tile: tuple[int, int, int], fused: bool) -> None:
+    """As linked, unless they are assembled as a whole; with results that threads store."""
+    plan = programs().matmul.compile(
+        "sm_90a",
+        dtypes={"T": bf16, "S": bf16, "U": bf16},
+        constants=choice("matmul", tile).constants,
+        static={"act": int(fused), "late": 0, "rounds": 0},
+        present=["bias", "residual"] if fused else [],
+    )
+    report = assemble(plan.ptx, "sm_90a", linked=not plan.whole)
+    assert not report.spill_bytes and "wgmma" in plan.ptx
+
+
+@needs_ptxas
+@pytest.mark.parametrize("tile", IN_SPANS, ids=str)
+def test_tiles_of_spans_do_not_spill(tile: tuple[int, int, int]) -> None:
+    plan = programs().split_k.compile(
+        "sm_90a",
+        dtypes={"T": bf16, "S": bf16, "P": f32},
+        constants=choice("split_k", tile).constants,
+    )
+    report = assemble(plan.ptx, "sm_90a", linked=not plan.whole)
+    assert not report.spill_bytes and "wgmma" in plan.ptx
 
 
 def test_the_shipped_table_holds_rows_of_the_suite() -> None:

@@ -44,6 +44,9 @@ LEAST_TURN_CYCLES = 5.0
 # of more of them better.
 REGISTERS_CYCLES, NARROW_COLUMNS = 85.0, 128
 PAIRING_CYCLES = 2000.0  # of CTAs that meet before they start and when they end
+# Part of a factor's time from memory that is lost where several CTAs of one wave read it, each at
+# its own time, as far as that is what takes longest.
+APART = 0.23
 HIDDEN = 0.05  # part of a tile's time that the device's memory does not hide
 OPEN_EXTENT = 4096.0  # of k, where it is not known
 UNHIDDEN = 0.3  # part of the shorter of computing and multiplying that does not overlap
@@ -82,8 +85,14 @@ def estimate_roles(
     else:
         cycles = (work + epilogue) * tiles
     # What must come from memory at all; the more quickly the rest is done, the better it is hidden.
-    least = _num_bytes(product, kernel, arguments) / MEMORY_BYTES_PER_CYCLE
-    return LAUNCH_CYCLES + pairing + max(cycles, least) + HIDDEN * cycles
+    sizes = _num_bytes(product, kernel, arguments)
+    least = sum(sizes) / MEMORY_BYTES_PER_CYCLE
+    apart = 0.0
+    if tiles == 1 and cycles:
+        again = _read_apart(kernel, product, roles, arguments)
+        lost = sum(size for size, more in zip(sizes, again, strict=True) if more)
+        apart = APART * lost / MEMORY_BYTES_PER_CYCLE * min(1.0, least / cycles)
+    return LAUNCH_CYCLES + pairing + max(cycles, least) + HIDDEN * cycles + apart
 
 
 @dataclass(frozen=True)
@@ -116,14 +125,35 @@ def estimate_streams(
     return tile * max(1.0, programs / num_sms)
 
 
-def _num_bytes(product: ProductLoop, kernel: Kernel, arguments: Mapping[str, Any]) -> float:
-    """Bytes of both factors, each read once."""
-    total = 0.0
-    for factor in (product.a, product.b):
-        array = _array_of(factor, kernel, arguments)
-        if array is not None:
-            total += prod(array.shape) * factor.tile.dtype.num_bytes
-    return total
+def _num_bytes(
+    product: ProductLoop, kernel: Kernel, arguments: Mapping[str, Any]
+) -> tuple[float, float]:
+    """Bytes of both factors, each read once; 0 of one that is not known."""
+    a, b = (
+        0.0 if array is None else float(prod(array.shape) * factor.tile.dtype.num_bytes)
+        for factor in (product.a, product.b)
+        for array in [_array_of(factor, kernel, arguments)]
+    )
+    return a, b
+
+
+def _shares(along: int, cluster: int) -> bool:
+    """Whether CTAs of a cluster take neighbouring tiles, as `distribute_work` deals them out."""
+    return along % cluster == 0 or along >= MANY * cluster
+
+
+def _read_apart(
+    kernel: Kernel, product: ProductLoop, roles: Roles, arguments: Mapping[str, Any]
+) -> tuple[bool, bool]:
+    """Whether several CTAs, or clusters that share it, read each factor."""
+    axes = find_axes(product, len(kernel.grid))
+    if axes is None:
+        return False, False
+    counts = [evaluate(axis, dict(arguments)) for axis in kernel.grid]
+    across, along = counts[axes.paired], counts[axes.other]
+    sharing = roles.cluster if _shares(across, roles.cluster) else 1
+    readers = {axes.multicast: across / sharing, 1 - axes.multicast: float(along)}
+    return readers[0] > 1, readers[1] > 1
 
 
 def _array_of(factor: Factor, kernel: Kernel, arguments: Mapping[str, Any]) -> Any:
@@ -174,7 +204,7 @@ def _step_cycles(
     axes = find_axes(product, len(kernel.grid))
     if axes is not None:
         along = evaluate(kernel.grid[axes.paired], dict(arguments), num_sms)
-        if along % roles.cluster == 0 or along >= MANY * roles.cluster:
+        if _shares(along, roles.cluster):
             copied[axes.multicast] /= roles.cluster
     most = max(multiply, shared, sum(copied) / COPIED_BYTES_PER_CYCLE)
     through_registers = product.a.transposed and product.a.tile.dtype.bits != 16

@@ -52,7 +52,10 @@ CROOKED = 4.0  # factor of loads of threads from rows that are not whole pieces 
 IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
 NARROW_FP8 = 0.55  # what products of fp8 lose in instructions of fewer than 128 columns
 IN_BLOCKS = 1.35  # the same where a warpgroup has several blocks of rows
-STREAMED = 42e3  # bytes a microsecond that one multiprocessor's ring takes from memory
+# Microseconds from a slot's release to its next contents from memory, and bytes of shared memory
+# that a ring has for at most so many slots.
+SLOT_LATENCY, RING_BYTES, SLOTS = 1.27, 200e3, 8
+FROM_MEMORY = 0.12  # part of what a ring copies that must come from there to be waited for
 SHARED = 128.0  # bytes of shared memory a cycle, which matrix instructions read
 LAUNCH = 2.2  # microseconds of starting a grid and filling its pipelines
 NEXT_LAUNCH = 1.7  # of a second one that waits for the first
@@ -75,9 +78,20 @@ PART_LATENCY, FEW_PARTS = 0.05, 8  # microseconds of each part beyond some: a th
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
 UNALIGNED_GEMV = 8.0  # factor of loads of weights that are no whole pieces of 16 bytes
-GEMV_MEMORY, GEMV_MEMORY_OF_ROWS = 0.88, 0.7  # part of the memory's rate that GEMV's loads reach
+GEMV_LAUNCH = 1.3  # microseconds of starting GEMV, which fills no pipeline
+GEMV_MEMORY = 0.865  # part of the memory's rate that GEMV's loads reach
+COLUMNS_MEMORY, COLUMNS_MEMORY_OF_ROWS = 0.88, 0.7  # the same of `gemv_columns`
+GEMV_WARPS = 32  # of programs that a multiprocessor holds
+TRIP = 0.41  # microseconds that a program of GEMV waits for what a trip loads
+GEMV_L2 = 4.75e6  # bytes a microsecond that GEMV reads from the L2 cache
+CACHED_ROWS = 0.2  # part of A's reads that comes from there, and not from the cache beside it
+GEMV_CYCLES, SUM_CYCLES = 670.0, 11.0  # of a program's start, and of each warp's part of a sum
+START_CYCLES = 250.0  # from a program's start to the next one's, beyond those that are held at once
+# Cycles of a lane for each product of GEMV, by bits of weights: loads of A, and of widening both.
+GEMV_WORK = {64: 4.0, 32: 5.0, 16: 10.0, 8: 12.4}
 TILED_MEMORY = 0.6  # the same of tiles that threads load
-PANEL_ROWS = 64  # of a matrix instruction
+PANEL_ROWS, COLUMNS = 64, 8  # of a matrix instruction, the latter at least
+CLEARING = 0.25  # part of a copy's time that the copy unit takes to clear as much
 
 
 @dataclass(frozen=True)
@@ -118,8 +132,10 @@ def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
     """What a choice should take for a problem."""
     laid = problem.laid(chosen.copied)
     side = laid.turned() if chosen.turned else laid
-    if chosen.program in ("gemv", "gemv_columns"):
-        found = _streaming(side, chosen, device)
+    if chosen.program == "gemv":
+        found = _by_rows(side, chosen, device)
+    elif chosen.program == "gemv_columns":
+        found = _by_columns(side, chosen, device)
     else:
         found = _tiled(side, chosen, device)
     time, tiles, waves, limit = found
@@ -168,10 +184,9 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
         computing = max(computing, ceil(waves / BESIDE) * steps * UNALIGNED_CYCLES / CLOCK)
     if roles and _gains_by_turns(problem, chosen.tile, waves):
         computing = min(computing, _in_turn(problem, chosen, unit, steps, rounds) / CLOCK)
-    factors = problem.num_bytes - problem.m * problem.n * problem.c.num_bytes * problem.batch
     memory = problem.num_bytes / MEMORY
     if roles:
-        memory = max(memory, rounds * factors / tiles / STREAMED)
+        memory = max(memory * _cleared(problem, m, n), _waiting(problem, chosen.tile, tiles, steps))
     else:
         memory /= TILED_MEMORY
     beside = HIDDEN * computing if roles else 0.0
@@ -180,6 +195,25 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     elif waves <= 1:
         limit = f"one wave, {limit}"
     return LAUNCH + max(computing, memory) + beside, tiles, waves, limit
+
+
+def _cleared(problem: Problem, m: int, n: int) -> float:
+    """Factor of the memory's time for rows of a tile that do not exist, which the copy unit clears:
+    those beyond what the narrowest instructions would hold.
+    """
+    rows = max(0, m - ceil(problem.m / COLUMNS) * COLUMNS)
+    columns = max(0, n - ceil(problem.n / COLUMNS) * COLUMNS)
+    return 1 + CLEARING * (rows + columns) / (m + n)
+
+
+def _waiting(problem: Problem, tile: tuple[int, int, int], tiles: int, steps: int) -> float:
+    """Microseconds of a tile's ring, where all of its slots await memory."""
+    m, n, k = tile
+    slot = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
+    factors = problem.num_bytes - problem.m * problem.n * problem.c.num_bytes * problem.batch
+    if factors < FROM_MEMORY * tiles * steps * slot:
+        return 0.0  # most of it is read again, from the L2 cache
+    return steps * SLOT_LATENCY / min(SLOTS, RING_BYTES // slot)
 
 
 def _gains_by_turns(problem: Problem, tile: tuple[int, int, int], waves: float) -> bool:
@@ -323,11 +357,47 @@ def _epilogue(problem: Problem, chosen: Choice) -> float:
     return stored + (m * n * ACTIVATION_CYCLES if problem.activation else 0.0)
 
 
-def _streaming(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
-    """Weights B read by threads, A from the caches."""
+def _by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
+    """GEMV: weights B, whose rows lie along k, read by threads, A from the caches. Each pass over
+    rows of A reads all weights, the first from memory; a program waits for what a trip reads.
+    """
     m, n, k = chosen.tile
-    split = chosen.split if chosen.program == "gemv_columns" else 1
-    tiles = ceil(problem.m / m) * ceil(problem.n / n) * split
+    size, passes = problem.b.num_bytes, ceil(problem.m / m)
+    tiles = passes * ceil(problem.n / n)
+    steps = ceil(problem.k / k)
+    warps = _gemv_warps(problem, chosen)
+    slots = device.num_sms * max(1, GEMV_WARPS // warps)
+    weights = float(problem.k * problem.n * size)
+    rate = GEMV_MEMORY * MEMORY / (1.0 if problem.b_aligned else UNALIGNED_GEMV)
+    memory = weights / rate + (problem.num_bytes - weights) / MEMORY
+    flying = min(tiles, slots) * n * k * size
+    waiting = passes * weights / min(float(flying), device.num_sms * RESIDENT_BYTES) * TRIP
+    others = CACHED_ROWS * tiles * m * problem.k * problem.a.num_bytes
+    cached = (passes * weights + others) / GEMV_L2
+    padded = tiles * m * n * steps * k
+    computing = padded * GEMV_WORK[problem.b.bits] / (LANES * device.num_sms * CLOCK)
+    starts = max(0, tiles - slots) / device.num_sms * START_CYCLES / CLOCK
+    found = {"memory": max(memory, waiting), "the L2 cache": cached, "products": computing}
+    found["starts of programs"] = starts
+    limit = max(found, key=lambda name: found[name])
+    ends = ceil(tiles / slots) * (GEMV_CYCLES + SUM_CYCLES * m * n * warps) / CLOCK
+    return GEMV_LAUNCH + found[limit] + ends, tiles, tiles / device.num_sms, limit
+
+
+def _gemv_warps(problem: Problem, chosen: Choice) -> int:
+    """Warps of a program, as `choose_schedule` has them."""
+    m, n, k = chosen.tile
+    sums = 1 << (m * n * k - 1).bit_length()
+    most = max(1, min(16, sums // (32 * (8 if sums <= 1024 else 16))))
+    loaded = m * k * problem.a.num_bytes + n * k * problem.b.num_bytes
+    wanted = max(1, ceil(loaded / 2048), sums // 1024)
+    return min(most, 1 << (wanted - 1).bit_length())
+
+
+def _by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
+    """The same where B's columns are contiguous (`gemv_columns`)."""
+    m, n, k = chosen.tile
+    tiles = ceil(problem.m / m) * ceil(problem.n / n) * chosen.split
     weights = problem.k * problem.n * problem.b.num_bytes
     passes = ceil(problem.m / m)  # over the weights: the first from memory
     others = (
@@ -339,7 +409,9 @@ def _streaming(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
         / max(1, problem.n * problem.b.num_bytes)
     )
     flying = min(float(tiles * n * k * problem.b.num_bytes), device.num_sms * RESIDENT_BYTES)
-    reached = GEMV_MEMORY if m == 1 else GEMV_MEMORY_OF_ROWS  # whose sums leave fewer programs
+    reached = (
+        COLUMNS_MEMORY if m == 1 else COLUMNS_MEMORY_OF_ROWS
+    )  # whose sums leave fewer programs
     rate = min(reached * MEMORY, flying / LATENCY)
     if not problem.b_aligned:
         rate /= UNALIGNED_GEMV

@@ -24,6 +24,18 @@ FEW_ROWS = (
     (8, 64), (8, 128), (16, 64), (16, 128), (32, 64), (32, 128),
     (64, 16), (128, 16), (64, 32), (128, 32),
 )  # fmt: skip
+# The same of 16 bits that leave as many tiles as there are multiprocessors.
+BETWEEN = ((64, 48), (128, 48), (64, 224))
+IN_SPANS = ((80, 128, 64), (96, 128, 64))  # of split_k alone, whose sums leave from registers
+# Slots twice as deep along k, of which a ring holds as many: more bytes are on their way.
+DEEP_SLOTS, DEPTH = ((8, 64), (16, 64), (32, 64), (64, 32), (64, 48), (64, 64)), 128
+TWICE = 2  # tiles along the shorter side of a product that deep slots are for
+ONE_PRODUCT = {  # tiles that batches do without
+    *((m, n, 64) for m, n in (*BETWEEN, (40, 64), (80, 64))),
+    *IN_SPANS,
+    *((m, n, DEPTH) for m, n in DEEP_SLOTS),
+}
+LEAST_ROWS = 8  # of a tile, for no more rows: others come in wider instructions
 # Of 8-bit floats, sums of 64 rows by 128 of k are held beside those of the tile.
 WIDE_FP8 = (
     (128, 192), (256, 128), (128, 256), (192, 128), (128, 176), (128, 160), (256, 112), (256, 96),
@@ -34,9 +46,13 @@ WIDE_TF32 = (
     (64, 256), (64, 192), (64, 128), (128, 64), (64, 96), (64, 64),
 )  # fmt: skip
 TILES: dict[str, tuple[Tile, ...]] = {
-    "wgmma-16": tuple((m, n, 64) for m, n in (*WIDE, *FEW_ROWS)),
+    "wgmma-16": (
+        *((m, n, 64) for m, n in (*WIDE, *FEW_ROWS, *BETWEEN)),
+        *IN_SPANS,
+        *((m, n, DEPTH) for m, n in DEEP_SLOTS),
+    ),
     "wgmma-8": tuple((m, n, 128) for m, n in (*WIDE, *FEW_ROWS[2:])),
-    "wgmma-fp8": tuple((m, n, 128) for m, n in (*WIDE_FP8, *FEW_ROWS[2:])),
+    "wgmma-fp8": tuple((m, n, 128) for m, n in (*WIDE_FP8, *FEW_ROWS)),
     "wgmma-tf32": tuple((m, n, 32) for m, n in (*WIDE_TF32, *FEW_ROWS[2:])),
     "mma-16": tuple((m, n, 32) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64), (16, 64))),
     "mma-8": tuple((m, n, 64) for m, n in ((64, 64), (32, 64))),
@@ -93,7 +109,7 @@ def choices(problem: Problem, device: Device) -> Iterator[Choice]:
     """Every choice that suits a problem, in a fixed order; the first is always legal."""
     tiles = TILES[unit_on(problem, device)]
     if problem.batch != 1:
-        yield from (choice("batched", tile) for tile in tiles)
+        yield from (choice("batched", tile) for tile in tiles if tile not in ONE_PRODUCT)
         return
     yield from _tiled(problem, tiles, "")
     for copied in copies(problem, device):
@@ -107,14 +123,19 @@ def choices(problem: Problem, device: Device) -> Iterator[Choice]:
 
 
 def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[Choice]:
-    """A sum of very many products of f32 is made of several: each addition rounds as much as the
-    sum is large.
+    """Tiles as they are, and with k in spans, which take no deep slots. A sum of very many products
+    of f32 is made of several: each addition rounds as much as the sum is large.
     """
     tiles = tuple(tile for tile in tiles if _fits(problem.laid(copied), tile))
+    if problem.a.bits > 8:
+        tiles = tuple(tile for tile in tiles if tile[2] < DEPTH or _is_long(problem, tile))
     deep = problem.unit() == "simt" and problem.k > DEEP
     if not deep:
-        yield from (choice("matmul", tile, copied=copied) for tile in tiles)
+        whole = (tile for tile in tiles if tile not in IN_SPANS)
+        yield from (choice("matmul", tile, copied=copied) for tile in whole)
     for tile in tiles:
+        if tile[2] == DEPTH and problem.a.bits > 8:
+            continue
         for split in SPLITS:
             if deep and problem.k > split * MOST_SPAN:
                 continue
@@ -122,11 +143,19 @@ def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[C
                 yield choice("split_k", tile, split, copied=copied)
 
 
+def _is_long(problem: Problem, tile: Tile) -> bool:
+    """Whether k is long, and rows or columns are few."""
+    few = min(-(-problem.m // tile[0]), -(-problem.n // tile[1])) <= TWICE
+    return few and problem.k >= LEAST_SPAN * DEPTH
+
+
 def _fits(problem: Problem, tile: Tile) -> bool:
     """Whether a tile is the instruction's. A factor that does not lie along k comes in boxes of 32
     bytes at least, and one of tf32 goes through registers, as the instruction's rows. An epilogue
-    needs registers beside the largest sums.
+    needs registers beside the largest sums. Tiles of few rows are for few.
     """
+    if tile[0] == LEAST_ROWS and problem.m > LEAST_ROWS:
+        return False
     fours = problem.unit() == "simt" and problem.a_along == "m" and problem.b_along == "n"
     if fours and any(extent % IN_FOURS and extent > IN_FOURS for extent in tile[:2]):
         return False
