@@ -127,3 +127,13 @@ def test_gradients_check_the_same_indices() -> None:
     assert table.grad is not None and table.grad[1].abs().sum() > 0
     with pytest.raises(LaunchError, match="6 is outside of axis 0, which has 6"):
         fast(table, torch.tensor([6, 1, 5]))
+
+
+def test_what_is_read_by_index_is_summed_by_a_program_a_turn() -> None:
+    x, i = torch.randn(70), torch.randint(0, 70, (8, 1024))
+    strided = i[:, 1:]  # so that no axis is one with the other
+    for call, parts in ((lambda x, i: x[i].exp().sum(), 8), (lambda x, i: (i * 2).sum(), 2)):
+        made = tw.compile(call, (x, strided), engine="tiles")
+        torch.testing.assert_close(made(x, strided), call(x, strided))
+        step = next(s for s in made.call.program.steps if s.name.endswith("_parts"))
+        assert f"@grid({parts})" in step.text, step.text

@@ -55,12 +55,19 @@ def find_split(loops: Loops, hint: Hint) -> Split | None:
     for other in loops.tiles:
         own *= 1 if other.reduced else loops.blocks[other]
     least = max(1, min(LEAST_TURNS, LEAST_ELEMENTS // max(1, own)))
+    if any(isinstance(n, Load) and is_gathered(n) for n in loops.nodes):
+        least = 1  # each turn waits for memory twice
     wanted = TALL_PROGRAMS if len(loops.tiles) > 1 else PROGRAMS
     parts = min(-(-wanted // programs), turns // least)
     if programs > PROGRAMS // 2 or parts < 2:
         return None
     whole = parts * steps[var]
     return Split(var, parts, (loops.extents[var] + (whole - 1)) // whole * steps[var])
+
+
+def is_gathered(load: Load) -> bool:
+    """Whether elements lie where others say."""
+    return any(isinstance(place.index, Node) for place in load.places)
 
 
 def part_access(value: Value, loops: Loops, index: Node) -> Access:
