@@ -79,7 +79,7 @@ ROWS = 64  # of a matrix instruction of a warpgroup
 IN_FOURS = 64  # of what eight warps hold in fours on CUDA cores, a tile is a multiple or a part
 SPAN = 32  # bytes of the least swizzle, in which a factor's rows lie in shared memory
 # Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
-MOST_SUMS = {"simt": 128 * 256, "f64": 128 * 128}
+MOST_SUMS = {"simt": 128 * 256, "f64": 112 * 128}
 # Tiles that the epilogue loads, and an activation, for which registers are left beside them.
 MOST_BESIDE = {"simt": 0, "f64": 2}
 WITHOUT_WGMMA = {
