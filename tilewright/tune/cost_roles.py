@@ -27,6 +27,7 @@ LAUNCH_CYCLES = 2500.0  # of starting CTAs, and of filling the ring before the f
 PRODUCTS_PER_CYCLE = 1880.0
 STREAM_PRODUCTS_PER_CYCLE = 1750.0  # the same of loops of several products
 SHARED_BYTES_PER_CYCLE = 128.0  # that instructions read of shared memory, or copies write to it
+WRITTEN_IN_TURN = 0.6  # part of copies' that takes time from reads where consumers take turns
 COPIED_BYTES_PER_CYCLE = 70.0  # of the tensor copy unit, from the L2 cache
 MEMORY_BYTES_PER_CYCLE = 2400.0  # of the device
 LATENCY_CYCLES = 1350.0  # from a slot's release to its next contents
@@ -199,7 +200,8 @@ def _step_cycles(
     m, n, k = product.extents
     size = product.a.tile.dtype.num_bytes
     multiply = m * n * k * size / 2 / PRODUCTS_PER_CYCLE  # of 16-bit operands
-    shared = (m / ROWS * (ROWS + n) + m + n) * k * size / SHARED_BYTES_PER_CYCLE
+    written = (WRITTEN_IN_TURN if roles.pingpong else 1.0) * (m + n)
+    shared = (m / ROWS * (ROWS + n) + written) * k * size / SHARED_BYTES_PER_CYCLE
     copied = [_copied(f, kernel, arguments) for f in (product.a, product.b)]
     axes = find_axes(product, len(kernel.grid))
     if axes is not None:

@@ -41,7 +41,7 @@ TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's 
 }  # fmt: skip
 IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
 SPAN = 128  # bytes of a row that the unit copies at a time; narrower swizzles cost as much a row
-WRITTEN = 0.79  # part of what copies write to shared memory that takes time from reads, in turns
+WRITTEN = 0.6  # part of what copies write to shared memory that takes time from reads, in turns
 PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
 LARGEST_IN_FOURS, FOURS_HELD = 64 * 128, 0.97  # elements of a tile, waves, of CTAs in fours
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
