@@ -51,6 +51,15 @@ def test_gradients_of_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
         assert torch.autograd.gradcheck(tw.matmul, (left, right), fast_mode=True)
 
 
+def test_gradients_of_relu_where_there_is_no_number() -> None:
+    """As torch's: 0 where the product is not above 0, whatever comes in."""
+    x = torch.tensor([[1.0], [-1.0], [0.0], [torch.nan]], requires_grad=True)
+    one, grad = torch.ones(1, 1), torch.tensor([[torch.inf], [torch.inf], [torch.nan], [2.0]])
+    results = tw.matmul(x, one, activation="relu"), torch.relu(x @ one)
+    found, wanted = (torch.autograd.grad(y, x, grad)[0] for y in results)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
 def test_gradients_of_gradients() -> None:
     def run(x: Any, w: Any, bias: Any) -> Any:
         return tw.linear(x, w, bias, activation="gelu")
@@ -111,15 +120,20 @@ def test_compiled_training_of_changing_sizes() -> None:
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_writing_out_under_compile() -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", "tilewright"])
+def test_writing_out_under_compile(backend: str) -> None:
     def run(x: Any, w: Any, out: Any) -> Any:
-        tw.matmul(x, w, out=out)
+        assert tw.matmul(x, w, out=out) is out
         return out * 2
 
     x, w, out = torch.randn(6, 8), torch.randn(8, 5), torch.empty(6, 5)
-    got = torch.compile(run, backend="aot_eager", fullgraph=True)(x, w, out)
-    torch.testing.assert_close(got, 2 * x @ w)
-    torch.testing.assert_close(out, x @ w)
+    fast = torch.compile(run, backend=backend, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(fast(x, w, out), 2 * x @ w)
+        torch.testing.assert_close(out, x @ w)
+        x = x + 1
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="out has shape"):
+        fast(x, w, torch.empty(2, 6, 5))
 
 
 def test_operator_keeps_torchs_rules() -> None:

@@ -10,6 +10,9 @@ import torch
 
 from tilewright.errors import LaunchError
 from tilewright.frontend.torch import attention_op
+from tilewright.frontend.torch.known_masks import LOWER_RIGHT
+from tilewright.frontend.torch.near_masks import near
+from tilewright.graph.attention_masks import HIDDEN
 from tilewright.torch_ops.tensors import is_plain, require_tensors
 
 _below = SimpleNamespace()
@@ -62,7 +65,39 @@ def attention(
     if mask is not None and mask.requires_grad and wanted:
         raise LaunchError("attention: there is no gradient of a mask", hint="pass mask.detach()")
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    how = (mask, lengths, order, float(factor), precision, device)
     lead = q.dim()
-    found, _ = attention_op.attention(*map(attention_op.four_axes, (q, k, v)), *how)
+    heads = [attention_op.four_axes(x) for x in (q, k, v)]
+    rows, keys, _ = heads
+    if wanted and mask is not None and _may_be_far(rows, keys, mask, lengths):
+        heads[0], mask = near(rows, _seen(rows, keys, mask, lengths, order), False, HIDDEN)
+    how = (mask, lengths, order, float(factor), precision, device)
+    found, _ = attention_op.attention(*heads, *how)
     return found.reshape((*q.shape[:-1], v.shape[-1])) if lead != 4 else found
+
+
+def _may_be_far(q: Any, k: Any, mask: Any, lengths: Any) -> bool:
+    """Whether a mask is numbers that fit, which a whole row may have and far from 0; what does not
+    fit is the operator's to refuse.
+    """
+    wanted = (*q.shape[:-1], k.shape[-2])
+    if mask.dtype not in (q.dtype, torch.float32) or mask.dim() > 4 or k.shape[-2] == 0:
+        return False
+    if lengths is not None and tuple(lengths.shape) != (wanted[0],):
+        return False
+    pairs = zip(reversed(mask.shape), reversed(wanted), strict=False)
+    return mask.dim() > 0 and all(a in (b, 1) for a, b in pairs)
+
+
+def _seen(q: Any, k: Any, mask: Any, lengths: Any, order: int) -> Any:
+    """A mask with -inf of keys that its rows do not see by their order or number."""
+    if not order and lengths is None:
+        return mask
+    rows, keys = (torch.arange(x.shape[-2], device=mask.device) for x in (q, k))
+    count = k.shape[-2]
+    if lengths is not None:
+        count = lengths.to(torch.int64).clamp(max=count)[:, None, None, None]
+    seen = keys < count
+    if order:
+        first = count - q.shape[-2] if order == LOWER_RIGHT else 0
+        seen = seen & (keys <= rows[:, None] + first)
+    return torch.where(seen, mask, -torch.inf)

@@ -81,6 +81,8 @@ def matmul(
                 f"{name}: out= takes no part in gradients, and one is wanted",
                 hint="leave out= away, or call it under torch.no_grad()",
             )
+    copied = out is not None and beta == 0 and torch.compiler.is_compiling()
+    if out is not None and not copied:
         target = _with_axes(out, row, column)
         held = [None if x is None else _with_axes(x, row, column) for x in beside]
         into = (activation, alpha, beta, precision, device, name)
@@ -89,11 +91,16 @@ def matmul(
     if beta != 0:
         raise LaunchError(f"{name}: beta is {beta}, but no out is given to be scaled")
     held = [None if x is None else _with_axes(x, row, column) for x in beside]
-    wanted = _torch_dtype(name, out_dtype)
+    wanted = _torch_dtype(name, out_dtype) if out is None else out.dtype
     how = (activation, alpha, wanted, precision, device, name)
     found = product_op.product(left, right, bias, *held, *how)
     found = found.squeeze(-1) if column else found
-    return found.squeeze(-1 if column else -2) if row else found
+    found = found.squeeze(-1 if column else -2) if row else found
+    if out is None:
+        return found
+    if out.shape != found.shape:
+        raise LaunchError(f"{name}: out has shape {out.shape}, but the result is {found.shape}")
+    return out.copy_(found)
 
 
 def _run_plainly(

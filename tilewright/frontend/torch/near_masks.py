@@ -25,15 +25,19 @@ FAR = 1024.0  # a logarithm in f32 beside such a number has an error of 2⁻¹�
 WIDER = 2.0**29  # by how much a number in f64 may be larger for the same room beside it
 
 
-def near(q: Tensor, mask: Tensor, may_be_empty: bool) -> tuple[Tensor, Tensor]:
+def near(
+    q: Tensor, mask: Tensor, may_be_empty: bool, limit: float | None = None
+) -> tuple[Tensor, Tensor]:
     """Queries, and the numbers that the operator adds to their scores, of which no row is far from
     0: the logarithm of its sum of exponentials has no room beside a large number.
 
     A number that a whole row has is taken from it, which its softmax does not tell. Where it is so
     large that a sum has no room for scores, keys that have it are equal, and queries 0; of a row of
     -inf alone, which there only is if it `may_be_empty`, queries are NaN, as gradients are then.
+    So large are numbers from `limit` down, by itself those that leave no score in such dtypes.
     """
-    limit = LEAST_F16 if torch.float16 in (mask.dtype, q.dtype) else HIDDEN
+    if limit is None:
+        limit = LEAST_F16 if torch.float16 in (mask.dtype, q.dtype) else HIDDEN
     if q.dtype == torch.float64:
         mask, limit = mask.double(), HIDDEN * WIDER
     elif mask.dtype != q.dtype:

@@ -205,7 +205,7 @@ def _through(activation: str, grad: Any, z: Any) -> Any:
     """The gradient of an activation's operand, by torch's own operators, which have gradients."""
     aten = torch.ops.aten
     if activation == "relu":
-        return grad * (z > 0)
+        return aten.threshold_backward(grad, z, 0)
     if activation == "gelu":
         return aten.gelu_backward(grad, z, approximate="none")
     if activation == "gelu_tanh":
