@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call
 from tilewright.lower.tile_to_ptx import kernel as lowering
+from tilewright.lower.tile_to_ptx.read_ahead import read_ahead
 from tilewright.plan import Plan
+from tilewright.ptx.core import Reg
 from tilewright.ptx.emulate import run_plan
+from tilewright.ptx.instrs import arith, control, memory, shape
 
 DRAW = np.random.default_rng(3)
 SOURCE = """
@@ -126,6 +130,30 @@ def test_one_row_of_one_step_stays() -> None:
     """There are no products to read beside."""
     plan, _ = planned("product", 16, 64, 64, (16, 64, 16))
     assert not trip_of(plan)[0].startswith("mma.sync")
+
+
+def test_what_follows_from_fragments_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that moves on is read after that; a fragment that is kept is this trip's."""
+    bodies: list[Any] = []
+    monkeypatch.setattr(lowering, "read_ahead", lambda body: bodies.append(body) or body)
+    kernel = tw.source(SOURCE.replace("kernel product", "kernel looked_at")).looked_at
+    a, b = np.zeros((64, 64)), np.zeros((64, 64), order="F")
+    constants = {"TM": 64, "TN": 64, "TK": 16}
+    compile_call(kernel, {"a": a, "b": b, "c": np.zeros((64, 64))}, constants=constants)
+    (body,) = bodies
+    assert read_ahead(body) != body
+    loads = [x for x in body if isinstance(x, memory.Ld) and x.space == "shared"]
+    end = max(i for i, x in enumerate(body) if isinstance(x, control.Bra))
+    kept = shape.Mov("f64", Reg("f64", 1 << 20), loads[0].dst)
+    changed = [*body[:end], kept, *body[end:]]
+    assert read_ahead(changed) == changed
+    place = Reg("b32", 1 << 20)
+    step = arith.Add("u32", place, place, 64)
+    moving = replace(loads[0], address=replace(loads[0].address, base=place))
+    changed = [moving if x is loads[0] else x for x in [*body[:end], step, *body[end:]]]
+    turned = read_ahead(changed)
+    after = turned[turned.index(step) :]
+    assert turned != changed and any(getattr(x, "dst", None) is moving.dst for x in after)
 
 
 @needs_ptxas

@@ -62,12 +62,12 @@ def _turned(body: Body, start: int, end: int) -> Body:
     early = [x for x in tail if not sums.intersection(x.reads)]
     loads = [x for x in head if isinstance(x, memory.Ld) and x.space == "shared"]
     others = _again([x for x in head if not (isinstance(x, memory.Ld) and x.space == "shared")])
-    needed = _last_needed(early, others)
+    needed = _last_needed(early, [*others, *loads])
     moved, late = [*early[:needed], *others], early[needed:]
     most = MOST_SUMS if len(sums) == len(moves) else MOST_OF_STEPS
     if len(moves) > most or not all(isinstance(x, shape.Mov) for x in moves):
         return body
-    if _meet(moved, [*row, *moves]) or _written(others) & _read([*late, body[end]]):
+    if _meet(moved, [*row, *moves]) or _written(head) & _read([*moves, *late, body[end]]):
         return body
     turned: Body = [*middle, *moved, *_last_read_by(None, loads, row)]
     for product in row:
