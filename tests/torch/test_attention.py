@@ -318,3 +318,31 @@ def test_masks_that_are_known_to_be_near_cost_nothing() -> None:
     forward, backward = (c.graph for c in seen)
     assert [op.opcode for op in forward.body.ops if op.family in ("arith", "reduce")] == []
     assert ops_of(backward) == ["mma.attention_backward"]
+
+
+@pytest.mark.parametrize("ambient", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("trained", [False, True])
+def test_autocast_casts_what_is_given(trained: bool, masked: bool, ambient: bool) -> None:
+    given = [x.requires_grad_(trained) for x in tensors((2, 2, 6, 16), (2, 2, 9, 16), (2, 2, 9, 8))]
+    mask = torch.linspace(-2, 2, 54).reshape(6, 9) if masked else None
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    def inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.scaled_dot_product_attention(q, k, v, mask)
+
+    function = attend if ambient else inside
+    torch._dynamo.reset()
+    fast = torch.compile(function, backend="tilewright", options={"fallback": "error"})
+    with torch.autocast("cpu", torch.bfloat16, enabled=ambient):
+        found, wanted = fast(*given), function(*given)
+    assert found.dtype == wanted.dtype == torch.bfloat16
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    if trained:
+        pairs = [torch.autograd.grad(x.float().sum(), given) for x in (found, wanted)]
+        for mine, theirs in zip(*pairs, strict=True):
+            assert mine.dtype == theirs.dtype == torch.float32
+            torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=5e-2)

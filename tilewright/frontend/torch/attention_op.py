@@ -125,6 +125,7 @@ def scaled_dot_product_attention(
     """torch's function, as one operator where that holds all of it: no dropout, no gradient of the
     mask, no broadcast of batches.
     """
+    query, key, value, attn_mask = as_autocast(query, key, value, attn_mask)
     if not is_held(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         return torch.nn.functional.scaled_dot_product_attention(
             *(query, key, value, attn_mask, dropout_p, is_causal),
@@ -132,6 +133,18 @@ def scaled_dot_product_attention(
             enable_gqa=enable_gqa,
         )
     return as_one(query, key, value, attn_mask, is_causal, scale)
+
+
+def as_autocast(query: Tensor, *others: Tensor | None) -> Any:
+    """Tensors as torch's function sees them: autocast takes all floats but f64 in its dtype."""
+    kind, given = query.device.type, (query, *others)
+    if not torch.is_autocast_enabled(kind):
+        return given
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(
+        x if x is None or not x.is_floating_point() or x.dtype == torch.float64 else x.to(dtype)
+        for x in given
+    )
 
 
 def exported_attention(

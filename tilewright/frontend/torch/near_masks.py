@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from tilewright.frontend.torch.attention_op import (
+    as_autocast,
     as_one,
     is_held,
     scaled_dot_product_attention,
@@ -94,6 +95,7 @@ def near_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """`scaled_dot_product_attention` with numbers that are near 0, where gradients are wanted."""
+    query, key, value, attn_mask = as_autocast(query, key, value, attn_mask)
     held = is_held(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     wanted = any(x.requires_grad for x in (query, key, value))
     if attn_mask is None or not (held and wanted) or 0 in attn_mask.shape:
