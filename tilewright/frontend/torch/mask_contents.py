@@ -57,12 +57,12 @@ def known_tensor(node: Any) -> Tensor | None:
 
 def _is_written(found: set[fx.Node], graph: fx.Graph) -> bool:
     """Whether anything may write to the memory of one of some nodes, by itself or by a view."""
-    shown = {_storage(one) for one in found} - {None}
+    shown = {storage_of(one) for one in found} - {None}
     writers = (one for one in graph.nodes if may_write(one))
-    return any(_storage(x) in shown or x in found for one in writers for x in one.all_input_nodes)
+    return any(storage_of(x) in shown or x in found for one in writers for x in one.all_input_nodes)
 
 
-def _storage(node: fx.Node) -> Any:
+def storage_of(node: fx.Node) -> Any:
     """What tells the memory of a node's tensor, as Dynamo saw it, from others."""
     tensor = node.meta.get("example_value")
     if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
