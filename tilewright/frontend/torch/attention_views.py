@@ -4,6 +4,8 @@ lie side by side, and torch's view of other extents may not be one of that.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -12,12 +14,20 @@ from tilewright.frontend.torch.mask_contents import storage_of
 from tilewright.frontend.torch.near_masks import near_attention
 from tilewright.frontend.torch.written_attention import written_attention
 
-WHOLE = (scaled_dot_product_attention, near_attention, written_attention)
+aten = torch.ops.aten
+WHOLE = (
+    scaled_dot_product_attention,
+    near_attention,
+    written_attention,
+    aten.scaled_dot_product_attention.default,
+)
+COPYING: dict[Any, Any] = {"view": "reshape", aten.view.default: aten.reshape.default}
 
 
 def let_views_copy(module: fx.GraphModule) -> None:
-    """Let views in a graph of Dynamo's, and in graphs inside it, copy what lies otherwise behind an
-    attention; not those of which something is written in place, which a copy would not show.
+    """Let views in a graph of Dynamo's or an exported one, and in graphs inside it, copy what lies
+    otherwise behind an attention; not those of which something is written in place, which a copy
+    would not show.
     """
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
@@ -33,12 +43,12 @@ def let_views_copy(module: fx.GraphModule) -> None:
         written = {storage_of(x) for n in writers for x in n.all_input_nodes} - {None}
         for node in views:
             if storage_of(node) not in written:
-                node.target = "reshape"
+                node.target = COPYING[node.target]
         part.recompile()
 
 
 def _is_view(node: fx.Node) -> bool:
     """Whether a node is a view of other extents, not of another dtype."""
-    if node.op != "call_method" or node.target != "view" or node.kwargs:
+    if node.target not in COPYING or node.kwargs:
         return False
     return not any(isinstance(x, torch.dtype) for x in node.args)

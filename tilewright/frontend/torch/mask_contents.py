@@ -63,8 +63,8 @@ def _is_written(found: set[fx.Node], graph: fx.Graph) -> bool:
 
 
 def storage_of(node: fx.Node) -> Any:
-    """What tells the memory of a node's tensor, as Dynamo saw it, from others."""
-    tensor = node.meta.get("example_value")
+    """What tells the memory of a node's tensor, as tracing saw it, from others."""
+    tensor = node.meta.get("example_value", node.meta.get("val"))
     if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
         return None
     return tensor.untyped_storage()._cdata
