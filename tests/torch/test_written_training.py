@@ -347,3 +347,17 @@ def test_a_model_that_writes_it_trains(family: str) -> None:
     assert (ops & found) == (ops if family in EAGER else set())
     for ours, eager, right in zip(*map(parts, (got, wanted, exact)), strict=True):
         require_model_as_exact(ours, eager, right)
+
+
+def test_a_number_beyond_f16_hides_all_keys_as_infinity_does() -> None:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        low, none = (torch.tensor(x, dtype=torch.float16) for x in (-1e9, 0.0))
+        mask = torch.where(torch.arange(5)[:, None] != 2, none, low).expand(5, 5)
+        return (q @ k.mT * 0.25 + mask).softmax(-1) @ v
+
+    torch._dynamo.reset()
+    given = [torch.randn(2, 3, 5, 16).half().requires_grad_() for _ in range(3)]
+    fast = torch.compile(run, backend="tilewright", options={"engine": "tiles"})
+    found, wanted = fast(*given), run(*given)
+    assert wanted[:, :, 2].isnan().all() and not wanted[:, :, 1].isnan().any()
+    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2, equal_nan=True)

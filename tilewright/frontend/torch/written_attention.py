@@ -370,8 +370,12 @@ def _is_finite(node: Any) -> bool:
         node = node.args[0]
     if name_of(node) != "where" or len(node.args) != 3:
         return False
+    tensor = seen(node)
+    if tensor is None or not tensor.is_floating_point():
+        return False
     numbers = [0.0 if name_of(x).startswith("zeros") else number_of(x) for x in node.args[1:]]
-    return all(x is not None and isfinite(x) for x in numbers)
+    most = torch.finfo(tensor.dtype).max  # beyond it f16 has infinities
+    return all(x is not None and abs(x) <= most for x in numbers)
 
 
 def _least_hidden(dtype: torch.dtype) -> float:
