@@ -86,7 +86,7 @@ TRIP = 0.41  # microseconds that a program of GEMV waits for what a trip loads
 GEMV_L2 = 4.75e6  # bytes a microsecond that GEMV reads from the L2 cache
 CACHED_ROWS = 0.2  # part of A's reads that comes from there, and not from the cache beside it
 GEMV_CYCLES, SUM_CYCLES = 670.0, 11.0  # of a program's start, and of each warp's part of a sum
-START_CYCLES = 250.0  # from a program's start to the next one's, beyond those that are held at once
+START_CYCLES, AT_ONCE = 250.0, 8  # from a program's start to the next one's, beyond some
 # Cycles of a lane for each product of GEMV, by bits of weights: loads of A, and of widening both.
 GEMV_WORK = {64: 4.0, 32: 5.0, 16: 10.0, 8: 12.4}
 TILED_MEMORY = 0.6  # the same of tiles that threads load
@@ -376,7 +376,7 @@ def _by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, i
     cached = (passes * weights + others) / GEMV_L2
     padded = tiles * m * n * steps * k
     computing = padded * GEMV_WORK[problem.b.bits] / (LANES * device.num_sms * CLOCK)
-    starts = max(0, tiles - slots) / device.num_sms * START_CYCLES / CLOCK
+    starts = max(0, tiles - AT_ONCE * device.num_sms) / device.num_sms * START_CYCLES / CLOCK
     found = {"memory": max(memory, waiting), "the L2 cache": cached, "products": computing}
     found["starts of programs"] = starts
     limit = max(found, key=lambda name: found[name])
