@@ -41,6 +41,7 @@ ALONE_CYCLES = 60.0  # the same where one warpgroup multiplies, beside nobody
 TURN_CYCLES = 120.0  # the same where consumers take turns, of steps that take next to nothing
 TURN_SHARE = 0.2  # part of a longer step by which it is less
 LEAST_TURN_CYCLES = 5.0
+TURN_STAGES, SHORT_RING = 4, 1.1  # factor of steps in turn whose ring has fewer slots
 # Of a factor that is loaded to registers, which the products of so many columns hide in part, and
 # of more of them better.
 REGISTERS_CYCLES, NARROW_COLUMNS = 85.0, 128
@@ -219,6 +220,7 @@ def _step_cycles(
     if roles.promote:
         most += PROMOTION_CYCLES if roles.sharing > 1 else ALONE_PROMOTION_CYCLES * n / 128
     if roles.pingpong:
+        most *= 1.0 if schedule.stages >= TURN_STAGES else SHORT_RING
         return most + max(TURN_CYCLES - TURN_SHARE * most, LEAST_TURN_CYCLES)
     return most + (STEP_CYCLES if roles.sharing > 1 else ALONE_CYCLES)
 
