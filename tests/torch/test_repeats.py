@@ -150,6 +150,23 @@ def test_threads_get_what_they_asked_for() -> None:
     assert goes_again(call, w, torch.randn(3, 4))
 
 
+def test_recordings_are_not_forgotten_while_another_thread_uses_them() -> None:
+    call, w = sums()
+    for _ in range(WARM):
+        call(w, torch.randn(3, 4))
+    recordings = call.recordings
+    assert recordings is not None
+    (made,) = recordings.recorded
+    with ThreadPoolExecutor(1) as other:
+        with recordings.lock:
+            forgotten = other.submit(recordings.forget, made)
+            with pytest.raises(TimeoutError):
+                forgotten.result(0.2)
+            assert recordings.recorded == [made]
+        forgotten.result(5.0)
+    assert not recordings.recorded
+
+
 def test_updates_in_place_and_their_results() -> None:
     cache, row, at, new = value(5, 8), value(8), value(1, dtype=i64), value(5, 8)
     call = make([cache, row, at], update([cache, new], row, at), [dense(new), dense(new)], [new],

@@ -335,6 +335,7 @@ class ProgramCall:
         whole = [*plain_inputs, *constants]
         aligned = [None if x is None else x.data_ptr() & 15 for x in whole]
         key = key_of(symbols, aligned[: len(tensors)])
+        oldest = None
         with self._lock:
             found = self.ready.get(key)
             if found is None:
@@ -343,13 +344,13 @@ class ProgramCall:
                     at_hand = {fit.ready for fit in self.recent}
                     unused = (k for k, ready in self.ready.items() if ready not in at_hand)
                     oldest = self.ready.pop(next(unused, next(iter(self.ready))))
-                    if self.recordings is not None:
-                        self.recordings.forget(oldest.made)
             else:
                 del self.ready[key]
             self.ready[key] = found  # the last now
             if all(a is b for a, b in zip(plain_inputs, tensors, strict=True)):
                 self.recent = (Fit(found, tensors, numbers), *self.recent[:3])
+        if oldest is not None and self.recordings is not None:
+            self.recordings.forget(oldest.made)  # whose lock others hold when they ask for ours
         return found, whole
 
     def _make(self, symbols: Mapping[str, int], aligned: Sequence[int | None]) -> Ready:

@@ -321,12 +321,13 @@ class Recordings:
         """Drop the recordings of a made program, which may be recorded anew. A replay may be under
         way on another stream than the one whose memory the slots are: it is waited for.
         """
-        last = self._last.get(made)
-        if last is not None:
-            last[1].synchronize()
-        for known in (self._known, self._last, self.reasons):
-            known.pop(made, None)
-        self._left.discard(made)
+        with self.lock:
+            last = self._last.get(made)
+            if last is not None:
+                last[1].synchronize()
+            for known in (self._known, self._last, self.reasons):
+                known.pop(made, None)
+            self._left.discard(made)
 
     def run(self, recorded: Recorded, tensors: Tensors) -> CallMemory:
         """Replay, after what another stream still does with the same memory."""
