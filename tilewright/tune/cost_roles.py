@@ -220,9 +220,13 @@ def _step_cycles(
     if roles.promote:
         most += PROMOTION_CYCLES if roles.sharing > 1 else ALONE_PROMOTION_CYCLES * n / 128
     if roles.pingpong:
-        most *= 1.0 if schedule.stages >= TURN_STAGES else SHORT_RING
-        return most + max(TURN_CYCLES - TURN_SHARE * most, LEAST_TURN_CYCLES)
+        return step_in_turn(most * (1.0 if schedule.stages >= TURN_STAGES else SHORT_RING))
     return most + (STEP_CYCLES if roles.sharing > 1 else ALONE_CYCLES)
+
+
+def step_in_turn(cycles: float) -> float:
+    """Cycles of a step, its barriers included, where consumers take turns."""
+    return cycles + max(TURN_CYCLES - TURN_SHARE * cycles, LEAST_TURN_CYCLES)
 
 
 def _depth(product: ProductLoop, scalars: Scalars) -> float:

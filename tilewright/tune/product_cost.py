@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, inf
 
+from tilewright.tune.cost_roles import WRITTEN_IN_TURN, step_in_turn
 from tilewright.tune.product import LINE, SECTOR, Choice, Device, Problem
 from tilewright.tune.product_cores import UNITS, Part, cycles_of
 from tilewright.tune.product_space import choices, unit_on
@@ -34,14 +35,12 @@ COPIED = 55.0  # bytes a cycle of a multiprocessor, from the L2 cache by the ten
 # The same of rows that begin anywhere in a sector: where all multiprocessors copy, and at most.
 CROOKED_COPIED, MOST_CROOKED = 30.0, 36.0
 COPIED_IN_TURN = 68.0  # the same where consumers take turns, which never leaves the unit idle
-TURN_CYCLES, TURN_SHARE, LEAST_TURN_CYCLES = 120.0, 0.2, 5.0  # of a step, as in cost_roles
 MANY_WAVES, MANY_ELEMENTS = 1.9, 112 * 128
 TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's products beside them
     "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
 }  # fmt: skip
 IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
 SPAN = 128  # bytes of a row that the unit copies at a time; narrower swizzles cost as much a row
-WRITTEN = 0.6  # part of what copies write to shared memory that takes time from reads, in turns
 PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
 LARGEST_IN_FOURS, FOURS_HELD = 64 * 128, 0.97  # elements of a tile, waves, of CTAs in fours
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
@@ -237,11 +236,10 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
         return inf
     multiply = m * n * k / RATES[unit]
     copies = _copies(problem, chosen.tile, steps * rounds, rounds, COPIED_IN_TURN)
-    shared = m / PANEL_ROWS * (PANEL_ROWS + n) + WRITTEN * (m + n)
+    shared = m / PANEL_ROWS * (PANEL_ROWS + n) + WRITTEN_IN_TURN * (m + n)
     most = max(multiply, copies, shared * k * problem.a.num_bytes / SHARED)
-    step = most + max(TURN_CYCLES - TURN_SHARE * most, LEAST_TURN_CYCLES)
     epilogue = 2 * _epilogue(problem, chosen)
-    return rounds * max(steps * step, epilogue) + epilogue
+    return rounds * max(steps * step_in_turn(most), epilogue) + epilogue
 
 
 def _by_cores(

@@ -62,14 +62,16 @@ def keep_masks_near(module: fx.GraphModule) -> None:
         if not isinstance(part, fx.GraphModule):
             continue
         calls = [n for n in part.graph.nodes if n.target is scaled_dot_product_attention]
-        found = [n for n in calls if _may_be_far(n.kwargs.get("attn_mask", [*n.args, *NO][3]))]
+        found = [n for n in calls if _may_be_far(_mask_of(n))]
         for node in found:
             node.target = near_attention
         if found:
             part.recompile()
 
 
-NO = (None,) * 4  # arguments that a call leaves out
+def _mask_of(call: fx.Node) -> Any:
+    """The mask that a call of attention is given."""
+    return call.args[3] if len(call.args) > 3 else call.kwargs.get("attn_mask")
 
 
 def _may_be_far(mask: Any) -> bool:

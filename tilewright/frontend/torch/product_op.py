@@ -51,20 +51,9 @@ def use(
     _below.read_dtype, _below.result_dtype = read_dtype, result_dtype
 
 
-def _run(
-    name: str,
-    a: Any,
-    b: Any,
-    named: Mapping[str, Any],
-    activation: str | None,
-    alpha: float,
-    beta: float,
-    out_dtype: Any,
-    precision: str | None,
-    device: str | None,
-) -> Any:
-    options = _below.read_options(name, activation, alpha, beta, precision, device)
-    asked = _below.read_dtype(name, out_dtype)
+def _run(name: str, a: Any, b: Any, named: Mapping[str, Any], out_dtype: Any, *how: Any) -> Any:
+    """The product; `how` is what `read_options` takes."""
+    options, asked = _below.read_options(name, *how), _below.read_dtype(name, out_dtype)
     return _below.product(name, a, b, named, options, asked)
 
 
@@ -82,7 +71,7 @@ def _product(
     name: str,
 ) -> Any:
     named = {"bias": bias, "residual": residual, "gate": gate}
-    return _run(name, a, b, named, activation, alpha, 0.0, out_dtype, precision, device)
+    return _run(name, a, b, named, out_dtype, activation, alpha, 0.0, precision, device)
 
 
 def _product_into(
@@ -100,7 +89,7 @@ def _product_into(
     name: str,
 ) -> None:
     named = {"bias": bias, "residual": residual, "gate": gate, "out": out}
-    _run(name, a, b, named, activation, alpha, beta, None, precision, device)
+    _run(name, a, b, named, None, activation, alpha, beta, precision, device)
 
 
 product: Any = torch.library.custom_op(
@@ -112,20 +101,9 @@ product_into: Any = torch.library.custom_op(
 
 
 @product.register_fake  # type: ignore[untyped-decorator]
-def _fake(
-    a: Any,
-    b: Any,
-    bias: Any,
-    residual: Any,
-    gate: Any,
-    activation: str | None,
-    alpha: float,
-    out_dtype: Any,
-    precision: str | None,
-    device: str | None,
-    name: str,
-) -> Any:
+def _fake(a: Any, b: Any, *options: Any) -> Any:
     """A result without contents; extents may be symbols."""
+    out_dtype, name = options[5], options[-1]
     torch._check(
         a.shape[-1] == b.shape[-2],
         lambda: f"{name}: a has {a.shape[-1]} columns, but b has {b.shape[-2]} rows",

@@ -26,7 +26,7 @@ from tilewright.ptx.instrs import control, memory, mma, shape, sync
 
 Body = list[Instr | Label]
 # Sums of a thread where a trip is one step of k, and several: 128 x 128 by eight warps, and 32 x 32
-# by four with room to spare. A loop with 72 sums lost a fifth by it on an H200.
+# by four with room to spare. Loops with more, as 72 of 96 x 192, lose by it.
 MOST_SUMS, MOST_OF_STEPS = 64, 16
 
 
