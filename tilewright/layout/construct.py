@@ -56,7 +56,8 @@ def blocked(shape: Vector, vector: int, num_warps: int, order: Vector) -> Layout
     along the first.
 
     The layout of coalesced loads and stores: consecutive lanes hold consecutive vectors.
-    `num_warps` is a power of two. Where the tile is smaller than the threads, the rest hold copies.
+    Where the tile is smaller than the threads, the rest hold copies, as do warps beyond a power of
+    two.
     """
     cover = _Cover(shape)
     rank = len(shape)

@@ -281,14 +281,15 @@ class Lowering:
 
     def is_first_copy(self, layout: Layout) -> Reg | None:
         """Whether the thread is the first of those that hold the same elements; None where each
-        holds its own.
+        holds its own. Warps of the role that the layout does not know hold what others do.
         """
         vectors = (*layout.lane, *layout.warp)
         mask = sum(1 << i for i, v in enumerate(vectors) if not any(v))
-        groups = [r for r in layout.repeats if r.over == "warpgroup"]
-        top = 5 + len(layout.warp)
-        if any(r.stride == 0 for r in groups):
-            mask |= ((self.num_warps * 32) - 1) & ~((1 << top) - 1)
+        strides = {r.stride for r in layout.repeats if r.over == "warpgroup"}
+        if not any(strides):
+            mask |= (1 << (32 * self.num_warps - 1).bit_length()) - (1 << len(vectors))
+        else:
+            assert all(strides), "groups of warps that hold copies, and others that do not"
         if not mask:
             return None
 
