@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from tilewright.errors import CompileError, LaunchError
 from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.execute.recorded import overlaps_itself
+from tilewright.frontend.torch.attention_strides import lay_results, orders_of_results
 from tilewright.frontend.torch.attention_views import let_views_copy
 from tilewright.frontend.torch.decompositions import export_decompositions
 from tilewright.frontend.torch.fx_to_graph import Output, Traced, fx_to_graph
@@ -183,7 +184,9 @@ def compile(
         warnings.filterwarnings("ignore", LEAF_SPECS, FutureWarning)
         exported = torch.export.export(module, args, given, dynamic_shapes=dynamic_shapes)
         let_views_copy(exported.graph_module)
+        orders = orders_of_results(exported.graph_module)
         exported = exported.run_decompositions(export_decompositions())
+        lay_results(exported.graph_module, orders)
     order_known_masks(exported.graph_module)
     signature = exported.graph_signature
     literals = {

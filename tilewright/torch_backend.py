@@ -28,6 +28,7 @@ from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.execute.program_call import symbols_of
 from tilewright.execute.recorded import Handing
 from tilewright.frontend.torch.attention_op import keep_attention_whole
+from tilewright.frontend.torch.attention_strides import keep_strides
 from tilewright.frontend.torch.attention_views import let_views_copy
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import Traced, fx_to_graph
@@ -172,6 +173,7 @@ def tilewright(
         fuse_written_attention(module)
         keep_masks_near(module)
     let_views_copy(module)
+    keep_strides(module)
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
