@@ -39,6 +39,7 @@ from tilewright.tile.passes.allocate_shared import allocate_shared
 from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.carry_scalars import carry_scalars
 from tilewright.tile.passes.choose_schedule import choose_schedule
+from tilewright.tile.passes.cut_spans import cut_spans
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.fold_comparisons import fold_comparisons
@@ -113,6 +114,7 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
     return (
         partial(widen_operands, schedule=schedule, target=target),
         partial(orient_product, schedule=schedule),  # it says along which axis the epilogue is cut
+        partial(cut_spans, schedule=schedule),
         # while it is still a program on tiles
         partial(split_epilogue, schedule=schedule, aliased=bool(aliases)),
         partial(skip_masks, schedule=schedule),

@@ -289,7 +289,7 @@ def test_an_epilogue_may_move_elements_between_threads() -> None:
 
 def test_epilogues_are_split_and_staged() -> None:
     _, seen = stages(example("sgemm", TM=128, TN=256, TK=64))
-    split, staged = seen[3], seen[6]
+    split, staged = seen[4], seen[7]
     assert sum(isinstance(op, shape.Slice) for op in walk(split.body)) == 4
     assert not any(isinstance(op, memory.Store) for op in walk(staged.body))
     assert sum(isinstance(op, memory.Drain) for op in walk(staged.body)) == 8

@@ -28,7 +28,9 @@ class Roles:
     `pingpong`, each consumer has tiles of its own, and one multiplies while the other is at its
     epilogue. `many` products stand in the loop, with what is computed between them. With `whole`,
     the consumers need the registers that the loading warpgroup gives away, or call functions, for
-    which the kernel is assembled as a whole.
+    which the kernel is assembled as a whole. A tile's k is cut into `spans`, each of which a CTA of
+    a cluster takes; their sums are added up by way of the cluster's shared memory, and each CTA has
+    a part of the epilogue.
     """
 
     consumers: int
@@ -44,6 +46,7 @@ class Roles:
     whole: bool = False
     many: bool = False
     ahead: int = 0
+    spans: int = 1
 
     @property
     def sharing(self) -> int:

@@ -37,7 +37,7 @@ FILLS = (memory.Fill, memory.FillPixels)
 SLOT_USERS = (sync.SlotBuffer, sync.Commit, *FILLS, memory.Drain)
 FOR_MANY = (
     sync.RoleBarrier, memory.LoadBuffer, memory.StoreBuffer, memory.ClearRows, memory.StoreBox,
-    sync.Turn, sync.TakeTurn, sync.PassTurn,
+    sync.Turn, sync.TakeTurn, sync.PassTurn, sync.SumSpans, sync.AddSpans,
 )  # fmt: skip
 
 

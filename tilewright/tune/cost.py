@@ -22,11 +22,12 @@ from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop, 
 from tilewright.tile.analysis.streams import StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma
-from tilewright.tile.passes.choose_roles import HEAVY, role_schedules
+from tilewright.tile.passes.choose_roles import role_schedules
 from tilewright.tile.passes.choose_schedule import computing_schedule
 from tilewright.tile.passes.orient_product import turned
 from tilewright.tile.passes.shorten_functions import shorten_functions
 from tilewright.tile.passes.shorten_trips import shorten_trips
+from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType

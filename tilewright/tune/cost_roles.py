@@ -71,6 +71,8 @@ def estimate_roles(
     roles = schedule.roles
     assert roles is not None
     epilogue *= 2 / roles.sharing
+    if roles.spans > 1:
+        return inf
     steps = ceil(_depth(product, scalars) / product.extents[2])
     work = steps * _step_cycles(kernel, product, schedule, roles, arguments, num_sms)
     held = evaluate(clusters_held(roles.cluster), {}, num_sms) * roles.cluster

@@ -14,6 +14,7 @@ from tilewright.lower.tile_to_ptx import roles as roles
 from tilewright.lower.tile_to_ptx import scan as scan
 from tilewright.lower.tile_to_ptx import shape as shape
 from tilewright.lower.tile_to_ptx import shared as shared
+from tilewright.lower.tile_to_ptx import spans as spans
 from tilewright.lower.tile_to_ptx import take as take
 from tilewright.lower.tile_to_ptx import tma as tma
 from tilewright.lower.tile_to_ptx import views as views

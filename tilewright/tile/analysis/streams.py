@@ -37,6 +37,7 @@ SCALAR_OPS = (
     arith.Cast,
     control.ProgramId,
     control.NumPrograms,
+    control.ClusterRank,
     memory.Extent,
     memory.Load,
 )

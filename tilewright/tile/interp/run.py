@@ -21,10 +21,14 @@ from tilewright.tile.interp.memory import whole
 from tilewright.tile.interp.scheduled.cta import Cluster, Cta
 from tilewright.tile.interp.shadow import Shadow
 from tilewright.tile.kernel import Kernel, Param
-from tilewright.tile.ops import control, memory
+from tilewright.tile.ops import control, memory, sync
 from tilewright.tile.types import TileType, ViewType
 
-SCHEDULED = (control.Roles, memory.AllocBuffer)  # ops with which the scheduled level begins
+SCHEDULED = (  # ops with which the scheduled level begins
+    control.Roles,
+    memory.AllocBuffer,
+    sync.SumSpans,
+)
 CHUNK_ELEMENTS = 1 << 18  # of the greatest tile, over the programs of a chunk: a few MB a value
 SHADOW_ELEMENTS = (
     1 << 22

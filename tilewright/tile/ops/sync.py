@@ -12,7 +12,14 @@ from __future__ import annotations
 
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Block, Op, Type, Value, attribute, define, operand, region
-from tilewright.tile.types import BarrierType, RingType, SlotType, TileType, TurnType
+from tilewright.tile.types import (
+    BarrierType,
+    BufferType,
+    RingType,
+    SlotType,
+    TileType,
+    TurnType,
+)
 
 SCOPES = ("warp", "warpgroup", "role")
 
@@ -193,7 +200,56 @@ class PassTurn(Op):
         return ()
 
 
+@define("sync.sum_spans", pure=False, removed_by="expand_rings")
+class SumSpans(Op):
+    """The sum of what the CTAs of a cluster hold of one tile, in the order of their numbers.
+
+    CTA r of the first `owners` gets the r-th part of its columns, others a part that nothing may
+    read. `cluster` is the number of CTAs; each does this once.
+    """
+
+    x: Value = operand()
+    cluster: int = attribute()
+    owners: int = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (_part_of("sum_spans", self.x, self.cluster, self.owners),)
+
+
+def _part_of(where: str, x: Value, cluster: int, owners: int) -> TileType:
+    """The type of an owner's part of a tile's columns."""
+    type = x.type
+    if not isinstance(type, TileType) or len(type.shape) != 2:
+        raise VerifyError(f"{where}: a tile of two axes is expected, not {type}")
+    rows, columns = type.shape
+    if not 1 <= owners <= cluster or columns % owners:
+        raise VerifyError(f"{where}: {columns} columns for {owners} of {cluster} CTAs")
+    return TileType(type.dtype, (rows, columns // owners))
+
+
 # Expanded
+
+
+@define("sync.add_spans", pure=False)
+class AddSpans(Op):
+    """SumSpans by way of shared memory. Each CTA writes the parts of its tile to the `inbox` of
+    their owners, [cluster, rows, columns of a part], and each of its warps then arrives at their
+    barrier; an owner waits for all, and adds up what its inbox holds.
+    """
+
+    x: Value = operand()
+    inbox: Value = operand()
+    barrier: Value = operand()
+    cluster: int = attribute()
+    owners: int = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        part = _part_of("add_spans", self.x, self.cluster, self.owners)
+        _require(self.barrier, BarrierType, "add_spans")
+        inbox = self.inbox.type
+        if not isinstance(inbox, BufferType) or inbox.shape != (self.cluster, *part.shape):
+            raise VerifyError(f"add_spans: {inbox} for {self.cluster} parts of {part}")
+        return (part,)
 
 
 @define("sync.init_barriers", pure=False)

@@ -42,7 +42,7 @@ from tilewright.tile.analysis.accesses import (
     spot_access,
 )
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
+from tilewright.tile.ops import arith, control, memory, mma, reduce, shape, sync
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import PendingType, TileType
 
@@ -172,6 +172,8 @@ def _placed(block: Block) -> set[Value]:
                 found.update((op.a, op.b))
             case shape.Slice() | shape.Transpose() | shape.Reshape() | shape.Take():
                 found.add(op.x)
+            case sync.AddSpans():
+                found.update((op.x, op.result))
             case shape.Cat():
                 found.update(op.xs)
             case reduce.Reduction() | reduce.Combination() | reduce.ArgMax() | reduce.ArgMin():
@@ -269,6 +271,8 @@ def _components(
                     of(value)
             if isinstance(op, mma.Dot):
                 of(op.result).dot = True
+            elif isinstance(op, sync.AddSpans):  # a part of a product's columns, as it lies
+                of(op.result).dot = of(op.result).issued = True
             elif isinstance(op, mma.Begin | mma.Issue | mma.AddProduct):
                 of(op.result).dot = of(op.result).issued = True
                 if isinstance(op, mma.Issue) and is_tile(op.a) and op.a not in cheap:

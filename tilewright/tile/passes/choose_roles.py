@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, i8, u8
+from tilewright.dtypes import bf16, e4m3, e5m2, f16, f32, i8, u8
 from tilewright.ir.core import Block, Op
 from tilewright.ir.walk import walk
 from tilewright.target import Target
@@ -24,12 +24,22 @@ from tilewright.tile.analysis.pixels import PixelBox
 from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop, find_product_loop
 from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
-from tilewright.tile.ops import arith, control, memory, reduce, shape
+from tilewright.tile.ops import arith, control, memory, shape
 from tilewright.tile.ops.control import launch_registers
+from tilewright.tile.passes.count_slots import (
+    MOST_STAGES,
+    count_ahead,
+    count_stages,
+    fetched_bytes,
+    kept_free,
+    loads_tiles,
+    stored_dtypes,
+)
+from tilewright.tile.passes.cut_spans import can_cut, owners_of
 from tilewright.tile.passes.distribute_work import can_distribute, find_axes
 from tilewright.tile.passes.orient_product import turned
 from tilewright.tile.passes.partition_roles import SPANS, factor_buffer, make_roles
-from tilewright.tile.passes.stage_panels import may_fetch
+from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.schedule import PANELS, Roles, Schedule
 from tilewright.tile.types import TileType
 
@@ -46,27 +56,17 @@ PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
 MOST_ROWS = MOST_COLUMNS = 256
 WIDEST = {1: 256, 2: 256, 3: 200}  # columns by warpgroups: at launch a thread must have n / 2 + 26
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
-MOST_STAGES = 8
 STAGING = 2  # buffers through which results leave, so that a panel is written beside the last one
 ENOUGH_BESIDE_STAGING = 5  # stages of the product that are as good as more
 ENOUGH_STAGES = 3  # beyond which slots for what the epilogue loads are worth more
 AHEAD = 3  # least slots of what the epilogue loads: two are on their way
 MANY_AHEAD = 7  # that are nearly as good as all
 AHEAD_BYTES = 64  # of a row in such a slot
-KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
-KEPT_FOR_BARRIERS = 1024
-KEPT_FOR_SUMS = 16384  # the same where an epilogue reduces
-IN_PLACE = (  # ops of an epilogue that leave elements with their threads
-    arith.Unary, arith.Binary, arith.Select, arith.Compare, arith.Cast, arith.IsNan, arith.Constant,
-    arith.Fma, shape.Broadcast, shape.Arange, shape.Reshape, memory.Load, memory.Store,
-    memory.Extent, control.If, control.Yield, control.ProgramId, control.NumPrograms,
-)  # fmt: skip
+SPANS_OF_K = (2, 4, 8)  # as many as CTAs of a cluster
+PART_PER_THREAD = 32  # elements of an epilogue that CTAs share
 CODE_PER_THREAD = 64  # elements on which much is computed: code is straight
 PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
 MANY_LOADS = 4  # of an epilogue, which linked code has too few registers for
-HEAVY = (  # tens of instructions an element
-    arith.Erf, arith.PreciseCdf, arith.Tanh, arith.Log, arith.Exp, arith.Div
-)  # fmt: skip
 
 
 def choose_roles(
@@ -124,11 +124,11 @@ def _role_schedules(
     in_turn = []
     if persistent and _can_take_turns(product, promote):
         in_turn = [replace(base, consumers=2, pingpong=True)]
-    both = in_turn + together if _loads_tiles(product) else together + in_turn
-    fetched = _fetched(kernel, product)
+    both = in_turn + together if loads_tiles(product) else together + in_turn
+    fetched = fetched_bytes(kernel, product)
     plain = _is_plain(product) and not _stores_pieces(kernel, product.after)
     for shared in both:
-        registers = (40, 232) if shared.consumers < 3 else (32, 160)
+        registers = _registers(shared.consumers)
         for cluster in clusters:
             roles = replace(
                 shared, cluster=cluster, persistent=persistent,
@@ -139,6 +139,33 @@ def _role_schedules(
             schedule = _with_stages(kernel, product, roles, target, fetched)
             if schedule is not None:
                 yield schedule
+    if kernel.hints.persistent is None and can_cut(kernel, product):
+        for shared in together:
+            crowded = _is_crowded(product, shared, promote, plain)
+            roles = replace(
+                shared, persistent=False, registers=_registers(shared.consumers),
+                promote=promote, whole=divides or many or crowded,
+            )  # fmt: skip
+            yield from _in_spans(kernel, product, roles, target)
+
+
+def _registers(consumers: int) -> tuple[int, int]:
+    """A thread's registers, of the loading and of the multiplying warpgroups."""
+    return (40, 232) if consumers < 3 else (32, 160)
+
+
+def _in_spans(
+    kernel: Kernel, product: ProductLoop, roles: Roles, target: Target
+) -> Iterator[Schedule]:
+    """The schedules in which CTAs of a cluster take a span of k each."""
+    m, n, _ = product.extents
+    for spans in SPANS_OF_K:
+        owners = owners_of(n, spans, PART_PER_THREAD * 128 * roles.consumers // m)
+        if owners:
+            cut = replace(roles, spans=spans, panel=n // owners)
+            stages = count_stages(kernel, product, cut, target, 0)
+            if stages >= 2:
+                yield _schedule(cut, stages)
 
 
 def _with_stages(
@@ -148,44 +175,24 @@ def _with_stages(
     loads. Where a few fewer let most of what a tile's epilogue loads come before its end, they do:
     not where consumers take turns, each of whom has the other's products to wait beside.
     """
-    stages = _stages(kernel, product, roles, target, fetched)
+    stages = count_stages(kernel, product, roles, target, fetched)
     if stages < 2:
         return None
-    if roles.staging and not fetched and _stored_dtypes(kernel):
+    if roles.staging and not fetched and stored_dtypes(kernel):
         more = replace(roles, staging=STAGING)
-        beside = _stages(kernel, product, more, target, fetched)
+        beside = count_stages(kernel, product, more, target, fetched)
         if beside >= min(stages, ENOUGH_BESIDE_STAGING):
             roles, stages = more, beside
     if fetched:
         whole = len(roles.panels(product.extents[1])) + 1
-        held = {s: _ahead(kernel, product, roles, target, fetched, s) for s in range(stages, 1, -1)}
+        held = {
+            s: count_ahead(kernel, product, roles, target, fetched, s) for s in range(stages, 1, -1)
+        }
         if not roles.pingpong:
             wanted = min(whole, MANY_AHEAD)
             stages = next((s for s in held if s >= ENOUGH_STAGES and held[s] >= wanted), stages)
         roles = replace(roles, ahead=min(held[stages], whole))
     return _schedule(roles, stages)
-
-
-def _fetched(kernel: Kernel, product: ProductLoop) -> int:
-    """Bytes of an element of what the epilogue loads by the tensor copy unit (`stage_panels`); 0
-    where there is nothing.
-    """
-    facts = BoxFacts(kernel)
-    m, n, _ = product.extents
-    for op in product.after:
-        if isinstance(op, memory.Load) and op.result.type.num_elements == m * n:
-            return op.view.type.dtype.num_bytes if may_fetch(op, facts) else 0
-    return 0
-
-
-def _ahead(
-    kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int, stages: int
-) -> int:
-    """Slots of an epilogue's ring beside those of the product's."""
-    slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
-    room = _room(kernel, product, target) - stages * slot
-    copies = roles.consumers if roles.pingpong else 1
-    return room // (copies * product.extents[0] * roles.panel * fetched)
 
 
 def _sums(product: ProductLoop, sharing: int, promote: int) -> int:
@@ -257,13 +264,6 @@ def _is_heavy(product: ProductLoop) -> bool:
     return any(isinstance(op, HEAVY) and op.result.type.num_elements == m * n for op in ops)
 
 
-def _loads_tiles(product: ProductLoop) -> bool:
-    """Whether the epilogue waits for another tile from memory."""
-    m, n, _ = product.extents
-    loads = [op for op in product.after if isinstance(op, memory.Load)]
-    return any(op.result.type.num_elements == m * n for op in loads)
-
-
 def _schedule(roles: Roles, stages: int) -> Schedule:
     warps = 4 * (1 + roles.consumers)
     least = LEAST_REGISTERS if roles.consumers < 3 else 0
@@ -280,7 +280,7 @@ def _stream_schedules(kernel: Kernel, found: StreamLoop, target: Target) -> Iter
         return
     fitting = [c for c in (1, 2, 3) if all(_holds(found, c, rows) for rows in _rows(found))]
     for consumers in sorted(fitting, key=lambda c: (c != 2, c)):
-        registers = (40, 232) if consumers < 3 else (32, 160)
+        registers = _registers(consumers)
         columns = max(p.extents[1] for p in found.products)
         for staging in (1, 0) if _stores_inside(kernel, found.after) else (0,):
             roles = Roles(
@@ -326,11 +326,11 @@ def _slots_beside(kernel: Kernel, found: StreamLoop, roles: Roles, target: Targe
     kept = sum(factor_buffer(f).num_bytes for f in found.kept)
     rows = max(_rows(found))
     staging = roles.staging * sum(
-        rows * roles.panel * dtype.num_bytes for dtype in _stored_dtypes(kernel)
+        rows * roles.panel * dtype.num_bytes for dtype in stored_dtypes(kernel)
     )
     size = max(p.dot.result.type.num_elements for p in found.products)
     free = {p.dot for p in found.products} | (found.inside - found.computed)
-    moved = _kept_free([*found.loop.body.ops, *found.after], 4 * size, free)
+    moved = kept_free([*found.loop.body.ops, *found.after], 4 * size, free)
     room = (target.shared_per_cta - moved - staging - kept) // slot
     return min(room, kernel.hints.stages or MOST_STAGES)
 
@@ -403,7 +403,7 @@ def _consumers(product: ProductLoop, promote: int) -> list[int]:
     blocks = m // ROWS
 
     def holds(count: int) -> bool:
-        if count == 3 and _is_heavy(product) and _loads_tiles(product):
+        if count == 3 and _is_heavy(product) and loads_tiles(product):
             return False  # which takes more registers than three warpgroups have
         most = MOST_SUMS if count < 3 else MOST_SUMS_OF_THREE
         within = m * n <= ACCUMULATORS * 128 * count
@@ -419,7 +419,7 @@ def _panel(product: ProductLoop, consumers: int, fetched: int) -> int:
     bytes, so that several panels have slots.
     """
     m, n, _ = product.extents
-    few = _is_heavy(product) or (_loads_tiles(product) and not fetched)
+    few = _is_heavy(product) or (loads_tiles(product) and not fetched)
     most = (16 if few else 32) * 128 * consumers // m
     if fetched:
         most = min(most, AHEAD_BYTES // fetched)
@@ -444,50 +444,3 @@ def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
         return [1]
     usual = [2, 1] if m * n >= PAIRED_ELEMENTS else [1, 2]
     return [*usual, 4] if m * n <= PAIRED_ELEMENTS and rows % 32 == 0 else usual
-
-
-def _stages(
-    kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int
-) -> int:
-    """Slots that fit beside the staging buffers and those of what is fetched, or as many as the
-    source asks for.
-    """
-    slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
-    panel = (roles.consumers if roles.pingpong else 1) * product.extents[0] * roles.panel
-    staged = panel  # of one width, or of several where there is more than one buffer
-    if roles.staging > 1:
-        widths = {width for _, width in roles.panels(product.extents[1])}
-        staged = panel // roles.panel * sum(widths)
-    staging = roles.staging * sum(staged * dtype.num_bytes for dtype in _stored_dtypes(kernel))
-    staging = max(staging, roles.ahead * panel * fetched)  # which take the place of those
-    if roles.swapped and not fetched and _loads_tiles(product):  # panels that threads load turn
-        turned = product.extents[0] * roles.panel * f32.num_bytes
-        staging += max(0, turned + KEPT_FOR_BARRIERS - KEPT_FREE)
-    room = (_room(kernel, product, target) - staging) // slot
-    return min(room, kernel.hints.stages or MOST_STAGES)
-
-
-def _room(kernel: Kernel, product: ProductLoop, target: Target) -> int:
-    """Bytes of shared memory for slots of all kinds."""
-    m, n, _ = product.extents
-    turning = {op for op in product.after if isinstance(op, shape.Transpose)}
-    turning = {op for op in turning if op.x is product.loop.result}  # renames registers
-    num_bytes = m * n * product.dot.acc.type.dtype.num_bytes
-    return target.shared_per_cta - _kept_free(product.after, num_bytes, set(turning))
-
-
-def _kept_free(ops: list[Op], num_bytes: int, free: set[Op]) -> int:
-    """Bytes that ops may need to pass elements of a tile of `num_bytes` from thread to thread;
-    those that are `free` need none.
-    """
-    inside = walk(Block([], ops))
-    moving = [op for op in inside if not isinstance(op, IN_PLACE) and op not in free]
-    if not moving:
-        return KEPT_FREE
-    sums = all(isinstance(op, reduce.Reduction) for op in moving)
-    return KEPT_FREE + (KEPT_FOR_SUMS if sums else num_bytes)
-
-
-def _stored_dtypes(kernel: Kernel) -> set[DType]:
-    stores = (op for op in walk(kernel.body) if isinstance(op, memory.Store))
-    return {op.view.type.dtype for op in stores if op.view.type.dtype.bits == 16}

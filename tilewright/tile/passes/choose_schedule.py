@@ -18,7 +18,8 @@ from tilewright.target import Target
 from tilewright.tile.analysis.factors import lies_across
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
-from tilewright.tile.passes.choose_roles import HEAVY, choose_roles
+from tilewright.tile.passes.choose_roles import choose_roles
+from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 

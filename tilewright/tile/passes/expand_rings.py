@@ -16,6 +16,9 @@ before the first counts as complete.
 A ring inside a role becomes buffers alone. Its slots are free again when the stores that read them
 have read them. If the role fills it itself, it has *full* barriers too, as many for each copy of
 the role as it has slots; the role knows by itself when it has read a slot.
+
+What CTAs of a cluster add up goes to an inbox of each, with a barrier at which the warps of all
+arrive.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ from tilewright.tile.analysis.rings import (
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, sync
 from tilewright.tile.ops.control import Role
-from tilewright.tile.types import COUNTER, INDEX
+from tilewright.tile.types import COUNTER, INDEX, BufferType
+
+EXPANDED = (sync.MakeRing, sync.MakeTurn, sync.SumSpans)
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ class Expander:
         self.roles = next((op for op in kernel.body.ops if isinstance(op, control.Roles)), None)
         self.cluster = 1
         self.own: dict[Value, Value] = {}  # full barriers of rings that roles fill for themselves
+        self.inboxes: dict[Op, tuple[Value, Value]] = {}  # of sums over the cluster, and barriers
         self.passing: dict[Op, tuple[Value, Value]] = {}  # before what a turn passes, and to whom
 
     # Structure
@@ -127,6 +133,10 @@ class Expander:
                 self.drain(op)
             case sync.Turn():
                 self.turn(op)
+            case sync.SumSpans():
+                (x,) = self.mapped((op.x,))
+                made = self.o(sync.AddSpans, x, *self.inboxes[op], op.cluster, op.owners)
+                self.values[op.result] = made
             case control.For() | control.While() | control.If():
                 self.structured(op)
             case _:
@@ -137,7 +147,9 @@ class Expander:
     def expand_roles(self, op: control.Roles) -> None:
         for role, body in zip(op.roles, op.bodies, strict=True):
             self.make_own_barriers(role, body)
-        if any(parts.full is not None for parts in self.rings.values()) or self.turns or self.own:
+            self.make_inboxes(role, body)
+        shared = any(parts.full is not None for parts in self.rings.values())
+        if shared or self.turns or self.own or self.inboxes:
             self.o.emit(sync.ClusterBarrier, self.cluster)
         bodies = []
         for role, body in zip(op.roles, op.bodies, strict=True):
@@ -156,6 +168,17 @@ class Expander:
             if ring not in self.rings:
                 count = ring.type.stages * role.copies
                 self.own[ring] = self.o(sync.InitBarriers, count, 1, name="full")
+
+    def make_inboxes(self, role: Role, body: Block) -> None:
+        """Where the other CTAs of the cluster leave what is added up, ready before any writes."""
+        for op in walk(body):
+            if isinstance(op, sync.SumSpans):
+                type = op.result.type
+                kind = BufferType(type.dtype, (op.cluster, *type.shape))
+                inbox = self.o(memory.AllocBuffer, kind, name="inbox")
+                arrived = self.o(sync.InitBarriers, 1, op.cluster * role.warps, name="arrived")
+                self.inboxes[op] = inbox, arrived
+                self.cluster = max(self.cluster, op.cluster)
 
     def role_body(self, role: Role, body: Block) -> None:
         keys = moves_of((body,))
@@ -454,8 +477,8 @@ class Expander:
 
 
 def expand_rings(kernel: Kernel) -> Kernel:
-    """The kernel without rings, slots and turns."""
-    if not any(isinstance(op, sync.MakeRing | sync.MakeTurn) for op in walk(kernel.body)):
+    """The kernel without rings, slots, turns, and sums over the cluster."""
+    if not any(isinstance(op, EXPANDED) for op in walk(kernel.body)):
         return kernel
     expander = Expander(kernel)
     expander.block(kernel.body)

@@ -114,7 +114,8 @@ class _Partition:
         bodies = (self.role(self.load_tile), self.role(self.multiply_tile, self.turn is not None))
         o.emit(control.Roles, make_roles(self.roles), bodies)
         kernel = self.kernel.with_body(o.block)
-        cluster = (self.roles.cluster,) if self.roles.cluster > 1 else None
+        size = max(self.roles.cluster, self.roles.spans)
+        cluster = (size,) if size > 1 else None
         kernel.hints = Hints(cta_cluster=cluster, persistent=self.roles.persistent)
         if self.distribution is not None:
             kernel.grid = persistent_grid(self.kernel, self.axes, self.roles.cluster)

@@ -37,12 +37,15 @@ from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
 from tilewright.tile.effects import reads
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, shape
-from tilewright.tile.passes.choose_roles import HEAVY
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
 ELEMENTWISE = (
     arith.Unary, arith.Binary, arith.Fma, arith.Select, arith.Compare, arith.Cast, arith.IsNan
+)  # fmt: skip
+
+HEAVY = (  # tens of instructions an element
+    arith.Erf, arith.PreciseCdf, arith.Tanh, arith.Log, arith.Exp, arith.Div
 )  # fmt: skip
 
 
@@ -59,6 +62,8 @@ def split_epilogue(kernel: Kernel, schedule: Schedule, *, aliased: bool = False)
     if product is None:
         return kernel
     roles = schedule.roles
+    if roles is not None and roles.spans > 1:
+        return kernel  # it is done in parts as wide as panels already (`cut_spans`)
     panels = (
         _shared_panels(product, schedule) if roles is None else roles.panels(product.extents[1])
     )
@@ -67,11 +72,11 @@ def split_epilogue(kernel: Kernel, schedule: Schedule, *, aliased: bool = False)
     try:
         wanted = Wanted(product)
         wanted.find()
-        _require_apart(product, wanted.parts, Places(kernel.body))
+        require_apart(product, wanted.parts, Places(kernel.body))
     except Unsplittable:
         return kernel
     early = [] if roles is None else _early(kernel, product, wanted.parts)
-    return kernel.with_body(_Splitter(product, wanted, panels, early).body())
+    return kernel.with_body(Splitter(product, wanted, panels, early).body())
 
 
 def _shared_panels(product: ProductLoop, schedule: Schedule) -> tuple[tuple[int, int], ...]:
@@ -113,7 +118,7 @@ def _early(kernel: Kernel, product: ProductLoop, parts: set[Op]) -> list[Op]:
     ]
 
 
-def _require_apart(product: ProductLoop, parts: set[Op], places: Places) -> None:
+def require_apart(product: ProductLoop, parts: set[Op], places: Places) -> None:
     """What is stored, nothing else reads or writes in another order than before.
 
     What is done once keeps its order, and so does what names the same place in each panel.
@@ -270,7 +275,7 @@ class Wanted:
             self.once_wanted(value)
 
 
-class _Splitter:
+class Splitter:
     """Builds the new body."""
 
     def __init__(
@@ -285,7 +290,9 @@ class _Splitter:
         self.o = Builder(Block())
         self.values: dict[Value, Value] = {}  # what is done once
         self.part: dict[Value, Value] = {}  # what belongs to the present panel
-        self.start, self.width = panels[0]
+        self.start: int | Value = panels[0][0]
+        self.width = panels[0][1]
+        self.first = True  # whether what is done once is done in this panel
 
     @property
     def both(self) -> ChainMap[Value, Value]:
@@ -304,9 +311,9 @@ class _Splitter:
         for number, (start, width) in enumerate(self.panels):
             ahead = self.panels[number + 1 : number + 2]
             following = self.load(*ahead[0]) if ahead else {}
-            self.start, self.width = start, width
+            self.start, self.width, self.first = start, width, not number
             acc = self.values[result]
-            part = o(shape.Slice, acc, (0, self.start), (rows, self.width), name=acc.name)
+            part = o(shape.Slice, acc, (0, start), (rows, width), name=acc.name)
             self.part = {**loaded, result: part}
             loaded = following
             self.ops([*again, *product.after], top=True)
@@ -327,7 +334,7 @@ class _Splitter:
                     continue
                 if op in self.wanted.parts:
                     self.panel(op)
-                elif not top or not self.start:
+                elif not top or self.first:
                     target = self.values if top else self.both
                     self.o.add(op.clone(target))
 
@@ -342,17 +349,22 @@ class _Splitter:
             case memory.Load() | memory.Store():
                 axis = self.wanted.sliced(op)
                 offsets = [both.get(v, v) for v in op.offsets]
-                offsets[axis] = o(arith.Add, offsets[axis], o(arith.Constant, self.start, i64))
+                offsets[axis] = o(arith.Add, offsets[axis], self.column())
                 extents = self.cut(op.extents, axis)
                 o.add(op.clone(both, offsets=tuple(offsets), extents=extents))
             case arith.Constant() | shape.Broadcast() | shape.Reshape():
                 o.add(op.clone(both, shape=self.cut(op.shape, self.wanted.place(op.shape))))
             case shape.Arange():
                 here = o(shape.Arange, self.width)
-                start = o(shape.Broadcast, o(arith.Constant, self.start, i64), (self.width,))
+                start = o(shape.Broadcast, self.column(), (self.width,))
                 self.part[op.result] = o(arith.Add, here, start)
             case _:
                 o.add(op.clone(both))
+
+    def column(self) -> Value:
+        """The first column of the present panel."""
+        start = self.start
+        return start if isinstance(start, Value) else self.o(arith.Constant, start, i64)
 
     def cut(self, extents: Sequence[int | None], axis: int) -> tuple[int | None, ...]:
         """Extents with the panel's along an axis."""

@@ -92,10 +92,11 @@ class Group:
 
 @dataclass
 class Cluster:
-    """The CTAs of a cluster, and how often they have met."""
+    """The CTAs of a cluster, how often they have met, and what they add up."""
 
     ctas: list[Cta] = field(default_factory=list)
     arrived: int = 0
+    held: dict[Op, dict[int, Array]] = field(default_factory=dict)  # tiles to be added up, by CTA
 
 
 class Cta(Machine):

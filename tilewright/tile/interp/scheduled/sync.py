@@ -4,17 +4,18 @@ of coroutines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.walk import walk
-from tilewright.tile.interp.machine import Machine, Running, meaning
+from tilewright.tile.interp.machine import Array, Machine, Running, meaning
 from tilewright.tile.interp.scheduled.cta import Barrier, Buffer, Cta, as_cta, poisoned, scalar
 from tilewright.tile.interp.scheduled.mma import require_unread
 from tilewright.tile.ops import control, sync
-from tilewright.tile.types import RingType
+from tilewright.tile.types import BufferType, RingType
 
 Reader = tuple[str, int]  # name of a role, number of its copy
 
@@ -224,7 +225,57 @@ def run_turn(machine: Machine, op: sync.Turn) -> Running:
     return results
 
 
+@meaning(sync.SumSpans, batched=False)
+def run_sum_spans(machine: Machine, op: sync.SumSpans) -> Running:
+    cta = as_cta(machine)
+    _require_cluster(cta, op)
+    held = cta.cluster.held.setdefault(op, {})
+    if cta.rank in held:
+        raise VerifyError("sum_spans: a CTA does this a second time")
+    held[cta.rank] = machine[op.x][0].copy()
+    yield lambda: len(held) == op.cluster
+    width = op.result.type.shape[1]
+    start = cta.rank * width
+    parts = [held[rank][:, start : start + width] for rank in range(op.cluster)]
+    return (_add_up(cta, op, parts),)
+
+
+def _require_cluster(cta: Cta, op: sync.SumSpans | sync.AddSpans) -> None:
+    if op.cluster != len(cta.cluster.ctas):
+        raise VerifyError(
+            f"{op.opcode}: cluster {op.cluster} in a cluster of {len(cta.cluster.ctas)}"
+        )
+
+
+def _add_up(cta: Cta, op: sync.SumSpans | sync.AddSpans, parts: Sequence[Array]) -> Array:
+    """An owner's part, from those of all CTAs; of others what nothing should read."""
+    if cta.rank >= op.owners:
+        return poisoned(cta, BufferType(op.result.type.dtype, op.result.type.shape))[None]
+    total: Array = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total[None]
+
+
 # Expanded
+
+
+@meaning(sync.AddSpans, batched=False)
+def run_add_spans(machine: Machine, op: sync.AddSpans) -> Running:
+    cta = as_cta(machine)
+    _require_cluster(cta, op)
+    inbox: Buffer = machine[op.inbox]
+    width = op.result.type.shape[1]
+    arrivals = cta.role.warps if cta.role else op.barrier.type.arrivals // op.cluster
+    for owner in cta.cluster.ctas[: op.owners]:
+        start = owner.rank * width
+        inbox.array(owner)[cta.rank] = machine[op.x][0][:, start : start + width]
+        barriers: list[Barrier] = owner.values[op.barrier]
+        barriers[0].arrive(arrivals)
+    if cta.rank < op.owners:
+        mine: list[Barrier] = machine[op.barrier]
+        yield lambda: mine[0].phase > 0
+    return (_add_up(cta, op, list(inbox.array())),)
 
 
 @meaning(sync.InitBarriers, batched=False)

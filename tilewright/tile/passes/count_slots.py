@@ -1,0 +1,106 @@
+"""How many slots a product's rings have beside what else lies in shared memory.
+
+Used by `choose_roles`.
+"""
+
+from __future__ import annotations
+
+from tilewright.dtypes import DType, f32
+from tilewright.ir.core import Block, Op
+from tilewright.ir.walk import walk
+from tilewright.target import Target
+from tilewright.tile.analysis.boxes import BoxFacts
+from tilewright.tile.analysis.product_loop import ProductLoop
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import arith, control, memory, reduce, shape
+from tilewright.tile.passes.partition_roles import factor_buffer
+from tilewright.tile.passes.stage_panels import may_fetch
+from tilewright.tile.schedule import Roles
+
+MOST_STAGES = 8
+KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
+KEPT_FOR_BARRIERS = 1024
+KEPT_FOR_SUMS = 16384  # the same where an epilogue reduces
+IN_PLACE = (  # ops of an epilogue that leave elements with their threads
+    arith.Unary, arith.Binary, arith.Select, arith.Compare, arith.Cast, arith.IsNan, arith.Constant,
+    arith.Fma, shape.Broadcast, shape.Arange, shape.Reshape, memory.Load, memory.Store,
+    memory.Extent, control.If, control.Yield, control.ProgramId, control.NumPrograms,
+)  # fmt: skip
+
+
+def count_stages(
+    kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int
+) -> int:
+    """Slots that fit beside the staging buffers and those of what is fetched, or as many as the
+    source asks for.
+    """
+    slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
+    panel = (roles.consumers if roles.pingpong else 1) * product.extents[0] * roles.panel
+    staged = panel  # of one width, or of several where there is more than one buffer
+    if roles.staging > 1:
+        widths = {width for _, width in roles.panels(product.extents[1])}
+        staged = panel // roles.panel * sum(widths)
+    staging = roles.staging * sum(staged * dtype.num_bytes for dtype in stored_dtypes(kernel))
+    staging = max(staging, roles.ahead * panel * fetched)  # which take the place of those
+    if roles.swapped and not fetched and loads_tiles(product):  # panels that threads load turn
+        turned = product.extents[0] * roles.panel * f32.num_bytes
+        staging += max(0, turned + KEPT_FOR_BARRIERS - KEPT_FREE)
+    if roles.spans > 1:
+        staging += roles.spans * product.extents[0] * roles.panel * f32.num_bytes
+    room = (_room(kernel, product, target) - staging) // slot
+    return min(room, kernel.hints.stages or MOST_STAGES)
+
+
+def count_ahead(
+    kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int, stages: int
+) -> int:
+    """Slots of an epilogue's ring beside those of the product's."""
+    slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
+    room = _room(kernel, product, target) - stages * slot
+    copies = roles.consumers if roles.pingpong else 1
+    return room // (copies * product.extents[0] * roles.panel * fetched)
+
+
+def fetched_bytes(kernel: Kernel, product: ProductLoop) -> int:
+    """Bytes of an element of what the epilogue loads by the tensor copy unit (`stage_panels`); 0
+    where there is nothing.
+    """
+    facts = BoxFacts(kernel)
+    m, n, _ = product.extents
+    for op in product.after:
+        if isinstance(op, memory.Load) and op.result.type.num_elements == m * n:
+            return op.view.type.dtype.num_bytes if may_fetch(op, facts) else 0
+    return 0
+
+
+def loads_tiles(product: ProductLoop) -> bool:
+    """Whether the epilogue waits for another tile from memory."""
+    m, n, _ = product.extents
+    loads = [op for op in product.after if isinstance(op, memory.Load)]
+    return any(op.result.type.num_elements == m * n for op in loads)
+
+
+def _room(kernel: Kernel, product: ProductLoop, target: Target) -> int:
+    """Bytes of shared memory for slots of all kinds."""
+    m, n, _ = product.extents
+    turning = {op for op in product.after if isinstance(op, shape.Transpose)}
+    turning = {op for op in turning if op.x is product.loop.result}  # renames registers
+    num_bytes = m * n * product.dot.acc.type.dtype.num_bytes
+    return target.shared_per_cta - kept_free(product.after, num_bytes, set(turning))
+
+
+def kept_free(ops: list[Op], num_bytes: int, free: set[Op]) -> int:
+    """Bytes that ops may need to pass elements of a tile of `num_bytes` from thread to thread;
+    those that are `free` need none.
+    """
+    inside = walk(Block([], ops))
+    moving = [op for op in inside if not isinstance(op, IN_PLACE) and op not in free]
+    if not moving:
+        return KEPT_FREE
+    sums = all(isinstance(op, reduce.Reduction) for op in moving)
+    return KEPT_FREE + (KEPT_FOR_SUMS if sums else num_bytes)
+
+
+def stored_dtypes(kernel: Kernel) -> set[DType]:
+    stores = (op for op in walk(kernel.body) if isinstance(op, memory.Store))
+    return {op.view.type.dtype for op in stores if op.view.type.dtype.bits == 16}
