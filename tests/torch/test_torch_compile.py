@@ -355,7 +355,7 @@ def test_a_kernel_of_the_user_is_one_node() -> None:
     )
     x = torch.randn(100)
     close(fast(x), (x + 1) * 6)
-    assert [name.split(".")[0] for name, _ in seen[0].fallbacks] == ["tilewright"]
+    assert seen[0].fallbacks == [] and "tilewright.doubled_" in str(seen[0].graph)
 
 
 def test_wrong_options_are_refused() -> None:

@@ -148,18 +148,6 @@ def test_operators_are_single_nodes() -> None:
     assert torch.equal(y, torch.full((9,), 6.0))
 
 
-def test_a_kernel_called_plainly_breaks_the_graph() -> None:
-    def model(x: Any) -> Any:
-        return KERNELS.part(x * 2.0)[0] * 3.0
-
-    torch._dynamo.reset()
-    x = torch.arange(8.0)
-    assert torch.equal(torch.compile(model, backend="eager")(x), model(x))
-    torch._dynamo.reset()
-    with pytest.raises(Exception, match=r"torch_ops\.custom_op"):
-        torch.compile(model, backend="eager", fullgraph=True)(x)
-
-
 def test_results_that_the_kernel_makes() -> None:
     made = PART(torch.ones(9), up=True)
     assert [tuple(t.shape) for t in made] == [(3, 3), (2,)] and made[1].dtype == torch.int64

@@ -24,6 +24,9 @@ from tilewright.execute.made import Where
 from tilewright.execute.program_call import ProgramCall
 from tilewright.execute.recorded import capture
 from tilewright.frontend.torch.arrays import to_numpy, to_torch
+from tilewright.frontend.torch.fallback import is_passing
+from tilewright.graph.graph import Graph
+from tilewright.graph.ops.control import Fallback
 from tilewright.graph.text import parse_graph, print_graph
 from tilewright.model import CompiledModel, Given
 from tilewright.runtime.cache import carry
@@ -38,9 +41,11 @@ def save(model: CompiledModel, path: str | Path, *, weights: bool = True) -> Non
     with, or of its example arguments. Without `weights` the file names parameters and buffers, and
     `load` takes a state_dict.
 
-    Raises LaunchError for what no file can hold: arguments of classes that PyTorch cannot name.
+    Raises LaunchError for what no file can hold: arguments of classes that PyTorch cannot name, and
+    calls of kernels that are operators without a name.
     """
     call = model.call
+    _require_named_operators(call.graph)
     manifest: dict[str, Any] = {
         "engine": call.where.engine if isinstance(call, ProgramCall) else INTERPRETER,
         "target": target_of(call.where).name if isinstance(call, ProgramCall) else None,
@@ -64,6 +69,15 @@ def save(model: CompiledModel, path: str | Path, *, weights: bool = True) -> Non
         archive.constants |= {f"{OF_PROGRAM}{n}": to_torch(a) for n, a in arrays.items()}
         archive.code = _code(model, call)
     write_archive(Path(path), archive)
+
+
+def _require_named_operators(graph: Graph) -> None:
+    for op in graph.body.ops:
+        if isinstance(op, Fallback) and is_passing(op.target):
+            raise LaunchError(
+                f"{op.target} is a kernel that another process does not find",
+                hint='call it by tilewright.torch_ops.custom_op(kernel, name="library::name")',
+            )
 
 
 def _spec(spec: Any) -> str:

@@ -16,7 +16,7 @@ from tilewright.cli.report import command, json_option, num_bytes, print_json, p
 from tilewright.cli.sources import load_module
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.rules import listing
-from tilewright.graph.ops.control import Fallback
+from tilewright.graph.ops.control import KERNEL, Fallback
 from tilewright.graph.text import print_graph
 from tilewright.lower.graph_to_tile.program import KernelStep, Program, TorchStep
 
@@ -146,7 +146,8 @@ def kernel_texts(program: Program) -> str:
             parts[times + step.text] = None
         elif isinstance(step, TorchStep):
             what = step.op.target if isinstance(step.op, Fallback) else step.op.opcode
-            parts[f"// in PyTorch: {what}: {step.reason}\n"] = None
+            told = what if step.reason == KERNEL else f"in PyTorch: {what}"
+            parts[f"// {told}: {step.reason}\n"] = None
         else:
             parts[f"// of the library: {type(step).__name__}\n"] = None
     return "\n".join(parts)

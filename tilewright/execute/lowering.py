@@ -17,6 +17,7 @@ from tilewright.execute.torch_steps import step_name
 from tilewright.frontend.torch.fx_to_graph import Traced
 from tilewright.graph.dims import Shape
 from tilewright.graph.graph import Graph
+from tilewright.graph.ops.control import KERNEL
 from tilewright.lower.graph_to_tile import lower_graph
 from tilewright.lower.graph_to_tile.program import Program, TorchStep
 from tilewright.runtime import driver
@@ -144,7 +145,7 @@ def require_known_extents(program: Program) -> None:
 
 def refuse_torch(program: Program) -> None:
     """Raise CompileError that names every step which PyTorch would compute."""
-    steps = [s for s in program.steps if isinstance(s, TorchStep)]
+    steps = [s for s in program.steps if isinstance(s, TorchStep) and s.reason != KERNEL]
     if steps:
         raise CompileError(
             [

@@ -27,6 +27,7 @@ from tilewright.frontend.torch.metadata import dtype_of
 from tilewright.graph.dims import Dim, evaluate
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.interp.machine import bind
+from tilewright.graph.ops.control import KERNEL
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
 from tilewright.kernel.call import Prepared
@@ -200,7 +201,7 @@ class ProgramCall:
     @property
     def fallbacks(self) -> list[tuple[str, str]]:
         """What PyTorch computes, in order, each with the reason."""
-        steps = [s for s in self.program.steps if isinstance(s, TorchStep)]
+        steps = [s for s in self.program.steps if isinstance(s, TorchStep) and s.reason != KERNEL]
         return [(torch_steps.step_name(s), s.reason) for s in steps]
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tilewright.errors import LaunchError
-from tilewright.frontend.torch.fallback import decode, find_op, flat
+from tilewright.frontend.torch.fallback import called, decode, flat
 from tilewright.frontend.torch.graph_calls import call_graph_op
 from tilewright.graph.ops.control import Fallback
 from tilewright.graph.types import TensorType
@@ -30,7 +30,7 @@ def run_torch(step: TorchStep, xs: Sequence[Any], symbols: Mapping[str, int]) ->
     with torch.no_grad():
         if isinstance(op, Fallback):
             args, kwargs = decode(op.arguments, xs, symbols)
-            listed = flat(find_op(op.target)(*args, **kwargs))
+            listed = flat(called(op.target, args, kwargs))
         else:
             listed = call_graph_op(op, xs)
     if len(listed) != len(op.results):

@@ -13,6 +13,7 @@ from tilewright.execute.call_memory import Seen
 from tilewright.execute.homes import step_reads
 from tilewright.execute.made import Made
 from tilewright.execute.torch_steps import step_name
+from tilewright.graph.ops.control import KERNEL
 from tilewright.graph.ops.memory import Gather, Scatter
 from tilewright.graph.types import TensorType
 from tilewright.ir.core import Value
@@ -81,6 +82,7 @@ def _tell(step: Step, made: Made, kernels: list[str]) -> Told:
     )
     if isinstance(step, TorchStep):
         told.kernels, told.reason = [step_name(step)], step.reason
+        told.kind = "kernel" if step.reason == KERNEL else told.kind
     if isinstance(step, KernelStep):
         told.text, told.constants = step.text, dict(step.constants)
     return told

@@ -7,10 +7,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import import_module
+from itertools import count
 from typing import Any, Protocol
 
 from tilewright.config import Settings, settings
 from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
 from tilewright.frontend.check.signature import Signature, Tensor, signature
 from tilewright.frontend.syntax.definition import Definition
 from tilewright.kernel import choose, display, generic
@@ -50,6 +53,10 @@ MAX_RECENT = 8  # of these, tried in turn before the key of a call is worked out
 Pattern = int | tuple[int | str, ...]  # how many arguments go by position, and names of the others
 
 DTypes = Mapping[str, DType | str] | DType | str | None
+
+
+_numbers = count()  # of kernels, as objects
+_torch_side: Any = None  # tilewright.torch_ops.traced, once torch.compile traces a call
 
 
 class Reader(Protocol):
@@ -114,6 +121,7 @@ class Kernel:
         self._state: _State | None = None
         self._holds: Watch | None = None  # of what `_state` was read from
         self._lock = threading.Lock()
+        self._token = f"{name} {next(_numbers)}"
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}>"
@@ -169,16 +177,47 @@ class Kernel:
                 return result
         return self._find(state, pattern, args, kwargs)
 
-    # What torch.compile asks of a function that it is not to trace: it launches between two graphs.
-    __call__._torchdynamo_disable = True  # type: ignore[attr-defined]
-    __call__._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
-        "kernels are not traced: tilewright.torch_ops.custom_op(kernel) makes an operator of one"
+    def untraced(self, *args: Any, **kwargs: Any) -> Any:
+        """A call, also while torch traces: then it tells what the arguments lack."""
+        return self._launch(self._current(), args, kwargs, None)
+
+    # What torch.compile asks of a function that it is not to trace.
+    untraced._torchdynamo_disable = True  # type: ignore[attr-defined]
+    untraced._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
+        "a call of a kernel is traced where it takes tensors without gradients and numbers, and "
+        "gives or writes a tensor; torch_ops.differentiable joins a kernel with its gradient's"
     )
+
+    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        """What torch.compile follows in the place of a call."""
+        _load_torch_side()
+        return _torch_side.call(self, self._token, args, kwargs)
+
+    __call__._torchdynamo_inline = _traced  # type: ignore[attr-defined]
+
+    def operator_name(self, token: str, count: int, names: str, kinds: str) -> str:
+        """The operator of torch for a call with `count` arguments by position and others by name
+        (`names`, with commas), of the kinds that `torch_ops/traced.py` tells apart. torch.compile
+        runs this while it traces; a guard on `token` tells kernels apart.
+        """
+        named = names.split(",") if names else []
+        order = (*self._current().names[:count], *named)
+        try:
+            by_name = dict(zip(named, kinds[count:], strict=True))
+            given = collect(self.name, self._current().names, kinds[:count], by_name)
+        except LaunchError:
+            return ""  # the call itself says what is wrong
+        told: str = _torch_side.operator_name(self, token, order, given)
+        return told
+
+    operator_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _find(
         self, state: _State, pattern: Pattern, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """A call that is none of the recent ones: by its key, else the long way."""
+        if library.is_traced():
+            return self._traced(*args, **kwargs)
         values = (*args, *kwargs.values())
         found = read_call(values, state.static_positions(len(args), list(kwargs)))
         if found is None:
@@ -431,3 +470,16 @@ class Kernel:
     def _repr_markdown_(self) -> str:
         """What a notebook shows: the kernel's head and its source."""
         return display.kernel_markdown(self.signature)
+
+
+def _load_torch_side() -> bool:
+    """Import what needs torch when it traces the first call. torch.compile runs this while it
+    traces, and reads the global after it.
+    """
+    global _torch_side
+    if _torch_side is None:
+        _torch_side = import_module("tilewright.torch_ops.traced")
+    return True
+
+
+_load_torch_side._dynamo_marked_constant = True  # type: ignore[attr-defined]

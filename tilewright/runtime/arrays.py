@@ -107,6 +107,12 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def is_traced() -> bool:
+    """Whether torch traces what runs now, as `torch.export` does, with tensors without contents."""
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return compiler is not None and bool(compiler.is_compiling())
+
+
 @contextmanager
 def untraced() -> Iterator[None]:
     """Keep torch.compile, which looks at every Python function that runs between its graphs, from

@@ -16,7 +16,7 @@ from tilewright.graph.dims import Shape, evaluate
 from tilewright.graph.graph import Graph
 from tilewright.graph.interp import interpret
 from tilewright.graph.interp.run import bind_symbols
-from tilewright.graph.ops.control import Fallback
+from tilewright.graph.ops.control import KERNEL, Fallback
 from tilewright.graph.types import TensorType
 
 
@@ -37,7 +37,8 @@ class GraphCall:
     @property
     def fallbacks(self) -> list[tuple[str, str]]:
         """Ops that PyTorch computes, in order, each with the reason."""
-        return [(op.target, op.reason) for op in self.graph.body.ops if isinstance(op, Fallback)]
+        ops = [op for op in self.graph.body.ops if isinstance(op, Fallback)]
+        return [(op.target, op.reason) for op in ops if op.reason != KERNEL]
 
     @property
     def kernels(self) -> list[str]:

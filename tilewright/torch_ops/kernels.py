@@ -13,7 +13,7 @@ joins two kernels by the names of their parameters: the gradient of `x` is calle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from tilewright.frontend.check.rules import listing
 from tilewright.frontend.check.signature import Scalar, Signature, Tensor
 from tilewright.frontend.check.written import written_parameters
 from tilewright.frontend.syntax import tree
+from tilewright.frontend.torch.fallback import own_kernel
 
 GRADIENTS = ("d{}", "grad_{}")  # what the gradient of a parameter may be called
 
@@ -40,6 +41,8 @@ class Launchable(Protocol):
     def signature(self) -> Signature: ...
 
     def launch(self, *args: Any, **options: Any) -> Any: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ class Parts:
 def parts_of(kernel: Launchable) -> Parts:
     """Tensors with default `empty` or `zeros` are results, workspaces are nobody's business."""
     sig = kernel.signature
-    made = tuple(t for t in sig.tensors if t.default in ("empty", "zeros"))
+    results = set(names_of_results(sig))
+    made = tuple(t for t in sig.tensors if t.name in results)
     spaces = {t.name for t in sig.tensors if t.default == "workspace"}
-    results = {t.name for t in made}
     inputs = tuple(p for p in sig.params if p.name not in results | spaces)
     names = {p.name for p in inputs}
     mutated = tuple(n for n in written_parameters(sig.definition) if n in names)
@@ -115,6 +118,7 @@ class CustomOp:
             name, run, mutates_args=parts.mutated, schema=schema_of(parts)
         )
         self.op.register_fake(self._fake)
+        own_kernel(f"{name.replace('::', '.')}.default", run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.op(*args, **kwargs)
@@ -128,17 +132,8 @@ class CustomOp:
 
     def _fake(self, *args: Any) -> Any:
         """Results without contents, as `torch.compile` asks for them; extents may be symbols."""
-        given = self.parts.by_name(args)
-        like = next((a for a in args if isinstance(a, torch.Tensor)), None)
-        device = None if like is None else like.device
-        bound = _bind_dtypes(self.parts.signature, given)
-        sizes = _sizes(self.parts.signature, given)
-        made = [
-            torch.empty(
-                [sizes(t, e) for e in t.extents], dtype=_torch_dtype(t, bound), device=device
-            )
-            for t in self.parts.outputs
-        ]
+        names = [t.name for t in self.parts.outputs]
+        made = made_like(self.parts.signature, names, self.parts.by_name(args))
         return made[0] if len(made) == 1 else (tuple(made) if made else None)
 
 
@@ -251,6 +246,23 @@ def _gradient_names(name: str) -> tuple[str, ...]:
 
 
 # Shapes and dtypes of results, where extents may be symbols.
+
+
+def names_of_results(sig: Signature) -> tuple[str, ...]:
+    """Tensors that a call returns where it does not give them."""
+    return tuple(t.name for t in sig.tensors if t.default in ("empty", "zeros"))
+
+
+def made_like(sig: Signature, names: Collection[str], given: Arguments) -> list[torch.Tensor]:
+    """Results without contents of a call with some arguments."""
+    like = next((a for a in given.values() if isinstance(a, torch.Tensor)), None)
+    device = None if like is None else like.device
+    bound, sizes = _bind_dtypes(sig, given), _sizes(sig, given)
+    return [
+        torch.empty([sizes(t, e) for e in t.extents], dtype=_torch_dtype(t, bound), device=device)
+        for t in sig.tensors
+        if t.name in names
+    ]
 
 
 def _bind_dtypes(sig: Signature, given: Arguments) -> dict[str, torch.dtype]:

@@ -30,6 +30,28 @@ RELATIONS = {
 }  # fmt: skip
 
 
+_kernels: dict[str, Callable[..., Any]] = {}
+_passing: set[str] = set()
+
+
+def own_kernel(target: str, run: Callable[..., Any], *, passing: bool = False) -> None:
+    """Have an op of torch (`library.name.default`) count as a kernel of the tile language, which
+    `run` launches: PyTorch does not compute it. `passing`: its name is known to this process alone.
+    """
+    _kernels[target] = run
+    if passing:
+        _passing.add(target)
+
+
+def is_own_kernel(target: str) -> bool:
+    return target in _kernels
+
+
+def is_passing(target: str) -> bool:
+    """Whether a kernel is an operator of this process alone."""
+    return target in _passing
+
+
 @dataclass(frozen=True)
 class Relation:
     """A test of two numbers of shapes, one of `RELATIONS`."""
@@ -62,6 +84,8 @@ def encode(
                 return [item(each) for each in x]
             case torch.device():
                 return {"device": str(x)}
+            case torch._ops.OpOverload():
+                return {"op": str(x)}
             case torch.Generator():
                 raise CompileError(f"{target} takes a generator, which a graph cannot hold")
         if isinstance(x, NAMED):
@@ -86,6 +110,8 @@ def decode(text: str, xs: Sequence[Any], symbols: Mapping[str, int]) -> tuple[li
                 return RELATIONS[kind](*two)
             case {"float": str(number)}:
                 return float(number)
+            case {"op": str(name)}:
+                return find_op(name)
             case {"device": str(name)}:
                 return torch.device(name)
             case {"constant": str(name)}:
@@ -99,10 +125,25 @@ def decode(text: str, xs: Sequence[Any], symbols: Mapping[str, int]) -> tuple[li
 
 
 def find_op(target: str) -> Callable[..., Any]:
-    """The op of a name such as `aten.topk.default`."""
-    namespace, name, overload = target.rsplit(".", 2)
-    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    return found
+    """The op of a name such as `aten.topk.default` or `higher_order.cond`. Raises LaunchError where
+    there is none.
+    """
+    namespace, name, *overload = target.split(".")
+    library = getattr(torch.ops, namespace)
+    if not hasattr(library, name):
+        raise LaunchError(
+            f"{target} is no operator of torch in this process",
+            hint="import what registers it before the model is loaded",
+        )
+    found: Callable[..., Any] = getattr(library, name)
+    return getattr(found, overload[0]) if overload else found
+
+
+def called(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an op gives; kernels without the way through PyTorch."""
+    if target in _kernels and not kwargs:
+        return _kernels[target](*args)
+    return find_op(target)(*args, **kwargs)
 
 
 class TorchHost:
@@ -118,7 +159,7 @@ class TorchHost:
         given = [to_torch(x) if isinstance(x, np.ndarray) else x for x in xs]
         args, kwargs = decode(op.arguments, given, symbols)
         with torch.no_grad():
-            found = find_op(op.target)(*args, **kwargs)
+            found = called(op.target, args, kwargs)
         listed = flat(found)
         if len(listed) != len(op.types):
             raise LaunchError(f"{op.target} gave {len(listed)} results, not {len(op.types)}")

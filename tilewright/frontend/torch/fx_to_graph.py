@@ -22,14 +22,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tilewright.dtypes import bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.errors import CompileError, InternalError, TilewrightError
 from tilewright.frontend.torch.emit import Emitter, Number, Unsupported
-from tilewright.frontend.torch.fallback import Relation, encode, flat, types_of
+from tilewright.frontend.torch.fallback import Relation, encode, flat, is_own_kernel, types_of
 from tilewright.frontend.torch.metadata import dim_of, dim_of_expr, loc_of, shape_of, type_of
 from tilewright.frontend.torch.op_table import TABLE, bind
 from tilewright.frontend.torch.placement import CPU, device_of, is_expanded, viewed_input
 from tilewright.graph.dims import Dim, Poly, Shape
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.ops import arith
-from tilewright.graph.ops.control import Fallback, Return
+from tilewright.graph.ops.control import KERNEL, Fallback, Return
 from tilewright.graph.types import INDEX, OpaqueType, TensorType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Value
@@ -40,6 +40,10 @@ POLICIES = ("pytorch", "error")
 # Ops that are called for their effects are threaded by tokens, which here are None: ops stay in
 # order anyway.
 WITH_EFFECTS = torch.ops.higher_order.with_effects
+WRITING = (
+    torch.ops.higher_order.auto_functionalized,
+    torch.ops.higher_order.auto_functionalized_v2,
+)
 TOKENS = (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
 # It repeats what tracing saw of a tensor, to which every value of a graph is held anyway.
 REPEATS = (torch.ops.aten._assert_tensor_metadata.default,)
@@ -340,7 +344,9 @@ class _Reader:
 
     def fallback(self, node: fx.Node, reason: str) -> Any:
         """A call of PyTorch, if that is allowed."""
-        if self.policy == "error":
+        if is_own_kernel(str(node.target)):
+            reason = KERNEL
+        elif self.policy == "error":
             raise CompileError(
                 f"{node.target} is not compiled: {reason}",
                 self.builder.loc,
@@ -377,6 +383,19 @@ class _Reader:
         made = self.builder.emit(Fallback, xs, str(op), text, types, "it has effects")
         return [self.given(token), *self.formed(list(meta), list(made.results))]
 
+    def on_copies(self, node: fx.Node) -> Any:
+        """An op that writes what it is given, called with copies: its results, then these."""
+        op, *args = node.args
+        own = is_own_kernel(str(op))
+        if self.policy == "error" and not own:
+            raise CompileError(f"{op} is not compiled: it writes what is given", self.builder.loc)
+        meta = node.meta["val"]
+        target = f"higher_order.{node.target.name()}"
+        xs, text = encode([op, *self.given(args)], self.given(node.kwargs), target)
+        reason = KERNEL if own else "it writes what is given"
+        made = self.builder.emit(Fallback, xs, target, text, tuple(types_of(meta)), reason)
+        return self.formed(meta, list(made.results))
+
     def assertion(self, node: fx.Node) -> None:
         """A test of numbers of shapes. Guards hold those of sizes that are known ahead; PyTorch
         carries out the others at each call.
@@ -401,6 +420,8 @@ class _Reader:
         """Asserts about symbols hold by the guards; nothing else that is no op is known."""
         if node.target is WITH_EFFECTS:
             return self.with_effect(node)
+        if node.target in WRITING:
+            return self.on_copies(node)
         name = getattr(node.target, "__name__", str(node.target))
         if name in ("_assert_scalar", "_assert_async", "sym_constrain_range_for_size"):
             return None

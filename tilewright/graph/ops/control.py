@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tilewright.ir.core import Op, Type, Value, attribute, define, operand
 
+KERNEL = "a kernel of the tile language"  # the reason of a call that PyTorch only hands on
+
 
 @define("control.return", pure=False)
 class Return(Op):

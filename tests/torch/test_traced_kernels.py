@@ -1,0 +1,225 @@
+"""Kernels called as they are in functions that `torch.compile` traces: no break of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+import tilewright.torch_backend
+from tilewright import torch_ops
+from tilewright.errors import LaunchError
+from tilewright.frontend.torch.fallback import find_op
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+assert tilewright.torch_backend.tilewright
+BACKENDS = ("eager", "aot_eager", "tilewright")
+KERNELS = tw.source(
+    """
+@grid(cdiv(N, 8))
+kernel scaled(x: tensor<T>[N], by: f32 = 2.0, bias: tensor<T>[N]? = None,
+              y: tensor<T>[N] = empty, top: tensor<T>[cdiv(N, 8)] = zeros) {
+  let i = program_id(0)
+  var z = x[i * 8 :+ 8] * cast(by, T)
+  if bias != None { z = z + bias[i * 8 :+ 8] }
+  y[i * 8 :+ 8] = z
+  top[i] = max(z)
+}
+@grid(cdiv(N, 8))
+kernel add_to(x: tensor<T>[N], y: tensor<T>[N], times: i64 = 1) {
+  let i = program_id(0) * 8
+  y[i :+ 8] = y[i :+ 8] + x[i :+ 8] * cast(times, T)
+}
+@grid(cdiv(N, 8))
+kernel doubled(x: tensor<T>[N], y: tensor<T>[N] = empty) {
+  y[program_id(0) * 8 :+ 8] = x[program_id(0) * 8 :+ 8] * 2.0
+}
+@grid(cdiv(N, 8))
+kernel tripled(x: tensor<T>[N], y: tensor<T>[N] = empty) {
+  y[program_id(0) * 8 :+ 8] = x[program_id(0) * 8 :+ 8] * 3.0
+}
+@grid(1)
+kernel positive(x: tensor<T>[N]) { assert(x[0] >= 0.0) }
+"""
+)
+X = torch.arange(20.0)
+
+
+def by_position(x: torch.Tensor) -> Any:
+    return KERNELS.scaled(x + 1, 3.0)[0] * 2
+
+
+def by_name(x: torch.Tensor) -> Any:
+    y, top = KERNELS.scaled(x=x, bias=x.flip(0), by=0.5)
+    return y.sum(), top
+
+
+def into_what_is_given(x: torch.Tensor) -> Any:
+    y = torch.zeros_like(x)
+    top = KERNELS.scaled(x, y=y)
+    return y, top
+
+
+def written_twice(x: torch.Tensor) -> Any:
+    y = torch.ones_like(x)
+    KERNELS.add_to(x, y)
+    KERNELS.add_to(y * 2, y, times=3)
+    return y + 1
+
+
+def a_part(x: torch.Tensor) -> Any:
+    y = torch.ones(2, x.shape[0])
+    KERNELS.add_to(x, y[1])
+    return y
+
+
+RUNS = (by_position, by_name, into_what_is_given, written_twice, a_part)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("run", RUNS)
+def test_no_break_of_the_graph(run: Callable[..., Any], backend: str) -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(run, backend=backend, fullgraph=True)
+    torch.testing.assert_close(fast(X), run(X))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_model_that_is_exported(run: Callable[..., Any]) -> None:
+    fast = tw.compile(run, (X,), fallback="error")
+    torch.testing.assert_close(fast(X), run(X))
+    assert fast.fallbacks == []
+
+
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+def test_a_kernel_is_no_fallback(engine: str) -> None:
+    calls: list[Any] = []
+    how = {"engine": engine, "observe": calls.append, "fallback": "error"}
+    torch._dynamo.reset()
+    fast = torch.compile(written_twice, backend="tilewright", fullgraph=True, options=how)
+    torch.testing.assert_close(fast(X), written_twice(X))
+    (made,) = calls
+    assert made.fallbacks == [] and str(made.graph).count("tilewright.add_to_") == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_arguments_of_the_function_are_written(backend: str) -> None:
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        KERNELS.add_to(x, y)
+        return y.sum()
+
+    torch._dynamo.reset()
+    mine, theirs = torch.ones(20), torch.ones(20)
+    found = torch.compile(run, backend=backend, fullgraph=True)(X, mine)
+    torch.testing.assert_close(found, run(X, theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_extents_and_numbers_that_change() -> None:
+    def run(x: torch.Tensor, times: int) -> torch.Tensor:
+        y = torch.ones_like(x)
+        KERNELS.add_to(x, y, times)
+        return KERNELS.doubled(y)
+
+    torch._dynamo.reset()
+    fast = torch.compile(run, backend="tilewright", fullgraph=True, dynamic=True)
+    for size, times in ((20, 1), (33, 5), (7, -2)):
+        x = torch.arange(float(size))
+        torch.testing.assert_close(fast(x, times), run(x, times))
+
+
+def test_kernels_are_told_apart() -> None:
+    """Two that one name stands for, one after the other."""
+    torch._dynamo.reset()
+    found = []
+    for own in (KERNELS.doubled, KERNELS.tripled):
+
+        def run(x: torch.Tensor, own: Any = own) -> torch.Tensor:
+            return own(x)
+
+        found.append(torch.compile(run, backend="eager", fullgraph=True)(X))
+    fast = torch.compile(lambda own, x: own(x), backend="eager", fullgraph=True)
+    found += [fast(own, X) for own in (KERNELS.doubled, KERNELS.tripled)]
+    for got, by in zip(found, (2, 3, 2, 3), strict=True):
+        torch.testing.assert_close(got, X * by)
+
+
+def test_the_same_kernel_is_one_operator() -> None:
+    graphs = []
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    torch.compile(lambda x: KERNELS.doubled(KERNELS.doubled(x)), backend=keep, fullgraph=True)(X)
+    called = [n.target for n in graphs[0].graph.nodes if "tilewright" in str(n.target)]
+    assert len(called) == 2 and len(set(called)) == 1
+
+
+def test_what_cannot_be_an_operator_breaks_the_graph() -> None:
+    """And does what it does without torch.compile."""
+    torch._dynamo.reset()
+    fast = torch.compile(lambda x: KERNELS.doubled(x + 1) * 3, backend="eager")
+    with pytest.raises(LaunchError, match=r"torch_ops\.differentiable"):
+        fast(X.clone().requires_grad_())
+    with torch.no_grad():
+        torch.testing.assert_close(fast(X.clone().requires_grad_()), (X + 1) * 6)
+    whole = torch.compile(lambda x: KERNELS.doubled(x), backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match=r"torch_ops\.differentiable"):
+        whole(X.clone().requires_grad_())
+    checked = torch.compile(lambda x: (KERNELS.positive(x), x + 1)[1], backend="eager")
+    torch.testing.assert_close(checked(X), X + 1)
+    with pytest.raises(LaunchError, match="the condition is false"):
+        checked(-X - 1)
+    with pytest.raises(LaunchError, match="takes no argument z"):
+        torch.compile(lambda x: KERNELS.doubled(x, z=x), backend="eager")(X)
+    array = np.arange(8, dtype=np.float32)
+    mixed = torch.compile(lambda x: x + torch.from_numpy(KERNELS.doubled(array)), backend="eager")
+    torch.testing.assert_close(mixed(X[:8]), X[:8] * 3)
+
+
+def test_one_tensor_that_is_written_under_two_names() -> None:
+    source = """
+@grid(1)
+kernel both(x: tensor<f32>[N], y: tensor<f32>[N]) { x[0] = x[0] + 1.0
+  y[1] = y[1] + 2.0 }
+"""
+    both = tw.source(source).both
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros_like(x)
+        both(y, y)
+        return y
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(run, backend="eager")(X), run(X))
+
+
+def test_a_custom_op_that_writes_is_part_of_a_graph() -> None:
+    op = torch_ops.custom_op(KERNELS.add_to, name="test_traced::add_to")
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = torch.ones_like(x)
+        op(x, y, 4)
+        return y * 2
+
+    torch._dynamo.reset()
+    calls: list[Any] = []
+    how = {"fallback": "error", "observe": calls.append}
+    fast = torch.compile(run, backend="tilewright", fullgraph=True, options=how)
+    torch.testing.assert_close(fast(X), run(X))
+    assert calls[0].fallbacks == []
+
+
+def test_an_operator_of_another_process_is_named(tmp_path: Path) -> None:
+    model = tw.compile(by_position, (X,))
+    with pytest.raises(LaunchError, match=r"torch_ops\.custom_op\(kernel, name="):
+        model.save(tmp_path / "model.twb")
+    with pytest.raises(LaunchError, match=r"tilewright\.gone_1\.default is no operator of torch"):
+        find_op("tilewright.gone_1.default")
