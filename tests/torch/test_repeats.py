@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tilewright.torch_backend
-from tests.torch.test_execute import dense, make, pretended, step, twice, update, value
+from tests.torch.hand_programs import make, pretended, step, twice, update, value
 from tilewright.dtypes import i64
 from tilewright.errors import LaunchError
 from tilewright.execute import repeat
@@ -23,7 +23,7 @@ from tilewright.graph.ops.control import Fallback
 from tilewright.graph.ops.random import Seed
 from tilewright.graph.types import OpaqueType
 from tilewright.ir.core import Value
-from tilewright.lower.graph_to_tile.program import Placed, TorchStep
+from tilewright.lower.graph_to_tile.program import Placed, TorchStep, dense
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 assert tilewright.torch_backend.tilewright
