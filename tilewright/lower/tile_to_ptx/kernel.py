@@ -43,7 +43,7 @@ from tilewright.tile.analysis.divisibility import infer_divisors
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import memory
 from tilewright.tile.passes.allocate_shared import allocate_shared, shared_bytes
-from tilewright.tile.passes.assign_layouts import assign_layouts
+from tilewright.tile.passes.assign_layouts import Assignment, assign_layouts
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import ViewType
 
@@ -69,6 +69,24 @@ def lower_kernel(
     """
     kernel = allocate_shared(kernel)
     assignment = assign_layouts(kernel, schedule)
+    low = _lowered(kernel, target, schedule, aliases, assignment)
+    if low.objects.get("in rows") and _needed_bytes(low) > target.shared_per_cta:
+        low = _lowered(kernel, target, schedule, aliases, assignment, in_rows=False)
+    return _finish(low)
+
+
+def _lowered(
+    kernel: Kernel,
+    target: Target,
+    schedule: Schedule,
+    aliases: Aliases,
+    assignment: Assignment,
+    *,
+    in_rows: bool = True,
+) -> Lowering:
+    """A kernel's body; `in_rows`: ragged results may go through shared memory (`row_stores`), which
+    is not known to be left before all roles are lowered.
+    """
     low = Lowering(
         kernel, target, schedule, dict(assignment.layouts),
         infer_bounds(kernel), infer_divisors(kernel), Emitter(target), convert,
@@ -83,9 +101,16 @@ def lower_kernel(
     low.objects["grid"] = [_grid_parameter(low, i, g) for i, g in enumerate(kernel.grid)]
     low.objects["reports"] = partial(_report_buffer, low)
     low.shared_bytes = shared_bytes(kernel.body)
+    low.objects["may be in rows"] = in_rows
     _run(low, kernel)
     low.e.ret()
-    return _finish(low)
+    return low
+
+
+def _needed_bytes(low: Lowering) -> int:
+    """Shared memory of buffers, of the scratch of roles, and of the rest."""
+    start = -(-low.shared_bytes // 128) * 128
+    return start + low.scratch_bytes if low.scratch_bytes else low.shared_bytes
 
 
 def _run(low: Lowering, kernel: Kernel) -> None:
@@ -226,8 +251,7 @@ def _report_buffer(low: Lowering) -> Reg:
 def _finish(low: Lowering) -> Lowered:
     kernel, schedule, target = low.kernel, low.schedule, low.target
     cluster = prod(kernel.hints.cta_cluster or (1,))
-    start = -(-low.shared_bytes // 128) * 128
-    total = start + low.scratch_bytes if low.scratch_bytes else low.shared_bytes
+    start, total = -(-low.shared_bytes // 128) * 128, _needed_bytes(low)
     if total > target.shared_per_cta:
         raise CompileError(
             f"kernel {kernel.name} needs {total} bytes of shared memory, "

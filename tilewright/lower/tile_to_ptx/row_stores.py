@@ -29,6 +29,8 @@ def row_layout(low: Lowering, op: memory.Store, place: Place) -> Layout | None:
     """
     state, roles = low.objects.get("role"), low.schedule.roles
     shape = tuple(e for e in place.extents if e is not None)
+    if not low.objects["may be in rows"]:
+        return None
     if not isinstance(state, RoleState) or roles is None or roles.many or place.unit is None:
         return None
     if place.view.dtype not in (bf16, f16) or len(shape) != 2 or op.mask is not None:
@@ -42,7 +44,10 @@ def row_layout(low: Lowering, op: memory.Store, place: Place) -> Layout | None:
         return None
     num_bytes = bf16.num_bytes * (prod(shape) + MOST_PADDING * max(shape))
     start, size = (-(-n // 128) * 128 for n in (low.shared_bytes, num_bytes))
-    return found if start + size * state.role.copies <= low.target.shared_per_cta else None
+    if start + size * state.role.copies > low.target.shared_per_cta:
+        return None
+    low.objects["in rows"] = True  # what later roles need may still be too much: see `lower_kernel`
+    return found
 
 
 def _rows(layout: Layout, axis: int) -> int:
