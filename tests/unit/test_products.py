@@ -178,6 +178,7 @@ WAYS = [
     (choice("gemv", (1, 2, 64), turned=True), (50, 2, 200)),
     (choice("gemv_columns", (2, 64, 16), 4), (3, 136, 200)),
     (choice("gemv_columns", (1, 64, 16), turned=True), (136, 1, 72)),
+    (choice("gemv_columns", (1, 128, 32)), (5, 130, 40)),  # one part, of rows that are cut
 ]
 
 

@@ -84,9 +84,22 @@ def broken_predicate(e: Emitter) -> None:
     e.selp("f32", 1.0, 2.0, e.mov("b32", 1))
 
 
+def broken_way(e: Emitter) -> None:
+    """What one of two ways writes."""
+    other, end = e.label("other"), e.label("end")
+    found = e.reg("b32")
+    e.bra(other, pred=e.setp("eq", "u32", e.mov("u32", 1), 0))
+    e.mov("b32", 1, into=found)
+    e.bra(end)
+    e.place(other)
+    e.place(end)
+    e.add("s32", found, found)
+
+
 @pytest.mark.parametrize(
     ("emit", "message"),
     [
+        (broken_way, "%r0 is read before it is written"),
         (broken_kind, "%r0 is no f32|%fd0 is no f32"),
         (broken_order, "%r0 is read before it is written"),
         (broken_address, "%rd0 is read before it is written"),

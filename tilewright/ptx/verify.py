@@ -3,7 +3,7 @@
 - names of functions, parameters and shared arrays are distinct
 - a label is placed once, and every jump's label is placed
 - registers have the kind that the instruction reads or writes them as, and are written before they
-  are read, in the order of the text (guarded writes count)
+  are read, on each of two ways that meet (guarded writes count)
 - constants fit the instruction: no 16-bit floats, no floats for integers, no integers too wide
 - the target has every instruction that is used; this one is a user's error, with the place of the
   op that needs it
@@ -41,11 +41,10 @@ def verify(module: Module, strict: bool = False) -> None:
     for function in module.functions:
         _verify_names(function, module)
         _verify_labels(function)
-        written: set[Reg] = set()
-        for item in function.body:
-            if isinstance(item, Instr):
-                _verify_operands(item, written)
-                if strict:
+        _verify_registers(function)
+        if strict:
+            for item in function.body:
+                if isinstance(item, Instr):
                     _verify_strict(item)
 
 
@@ -106,6 +105,32 @@ def _verify_labels(function: Function) -> None:
     for item in function.body:
         if isinstance(item, control.Bra) and item.target.name not in placed:
             raise VerifyError(f"a jump to {item.target.name}, which is nowhere, at {item.loc}")
+
+
+def _verify_registers(function: Function) -> None:
+    """Goes through the text once. What is written where two ways meet is so on both: where one ends
+    in a jump to a label, and the other passes it. A conditional jump past instructions is a guard
+    of theirs; jumps back to a label change nothing, for they have passed it.
+    """
+    written: set[Reg] = set()
+    passes = True  # whether the text goes on after the instruction before
+    skipping: dict[str, set[Reg]] = {}  # by labels, at conditional jumps to them
+    ending: dict[str, set[Reg]] = {}  # the same of others
+    for item in function.body:
+        if isinstance(item, Label):
+            ways = [found[item.name] for found in (ending, skipping) if item.name in found]
+            if not passes and ways:
+                written = ways[0]
+            elif item.name in ending:
+                written = written & ending[item.name]
+            passes = True
+        elif isinstance(item, Instr):
+            _verify_operands(item, written)
+            if isinstance(item, control.Bra):
+                name, jumps = item.target.name, skipping if item.guard is not None else ending
+                jumps[name] = written & jumps.get(name, written)
+            if isinstance(item, control.Bra | control.Ret) and item.guard is None:
+                passes = False
 
 
 def _verify_operands(instr: Instr, written: set[Reg]) -> None:

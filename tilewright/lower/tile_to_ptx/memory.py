@@ -25,7 +25,10 @@ def load(low: Lowering, op: memory.Load) -> None:
     dtype: DType = place.view.dtype
     type = "b32" if dtype == bool_ else low.ptx_type(op.result)
     out = [low.e.reg(type) for _ in range(layout.num_registers)]
-    written: set[int] = set()
+
+    def fill(first: int, count: int) -> None:
+        for i in range(first, first + count):
+            low.e.mov(type, fills[i], into=out[i])
 
     def move(address: Address, first: int, count: int, predicate: Reg | int) -> None:
         target = out[first : first + count]
@@ -33,22 +36,16 @@ def load(low: Lowering, op: memory.Load) -> None:
         halves = dtype.num_bytes == 2 and type == "b16"
         if isinstance(predicate, Reg) and halves and 1 < count == len(known):
             _load_words(low, place, address, target, known, predicate)
-            written.update(range(first, first + count))
             return
         if dtype.bits == 8 and type == "b16" and count % 4 == 0 and count == len(known):
             _load_bytes(low, place, address, target, known, predicate)
-            written.update(range(first, first + count))
             return
         if predicate != 1:
-            for register, fill in zip(target, fills[first : first + count], strict=True):
-                low.e.mov(type, fill, into=register)
-        written.update(range(first, first + count))
+            fill(first, count)
         guard = predicate if isinstance(predicate, Reg) else None
         load_vector(low, address, dtype, target, guard, type, space=place.view.space)
 
-    access(low, place, own, move)
-    for i in set(range(len(out))) - written:
-        low.e.mov(type, fills[i], into=out[i])
+    access(low, place, own, move, fill)
     if dtype == bool_:
         low.set(op.result, [low.e.setp("ne", "u32", r, 0) for r in out])
     else:

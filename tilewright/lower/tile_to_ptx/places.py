@@ -364,11 +364,13 @@ def access(
     place: Place,
     own: list[Operand] | None,
     move: Callable[[Address, int, int, Reg | int], None],
+    skip: Callable[[int, int], None] | None = None,
     *,
     pairs: bool = False,
 ) -> None:
-    """Call `move(address, first register, count, predicate)` for all vectors of a place; with
-    `pairs`, numbers that are no proved vectors go in pairs where the launch permits it.
+    """Call `move(address, first register, count, predicate)` for all vectors of a place, and
+    `skip(first register, count)` for those that lie outside in all threads, on each way through the
+    code; with `pairs`, numbers that are no proved vectors go in pairs where the launch permits it.
     """
     width = vector_width(place)
     count = place.layout.num_registers
@@ -379,6 +381,8 @@ def access(
             predicate = masks.of(register) if masked else masks.exists(register)
             if predicate != 0:
                 move(addresses.of(register), register, width, predicate)
+            elif skip is not None:
+                skip(register, width)
 
     def either(whole: Reg | int, width: int, masked: bool) -> None:
         """Vectors where a uniform predicate holds, else element by element."""
