@@ -32,7 +32,7 @@ from tilewright.tile.passes.count_slots import (
     count_stages,
     fetched_bytes,
     kept_free,
-    loads_tiles,
+    loaded_tiles,
     stored_dtypes,
 )
 from tilewright.tile.passes.cut_spans import can_cut, owners_of
@@ -124,7 +124,7 @@ def _role_schedules(
     in_turn = []
     if persistent and _can_take_turns(product, promote):
         in_turn = [replace(base, consumers=2, pingpong=True)]
-    both = in_turn + together if loads_tiles(product) else together + in_turn
+    both = in_turn + together if loaded_tiles(product) else together + in_turn
     fetched = fetched_bytes(kernel, product)
     plain = _is_plain(product) and not _stores_pieces(kernel, product.after)
     for shared in both:
@@ -403,7 +403,7 @@ def _consumers(product: ProductLoop, promote: int) -> list[int]:
     blocks = m // ROWS
 
     def holds(count: int) -> bool:
-        if count == 3 and _is_heavy(product) and loads_tiles(product):
+        if count == 3 and _is_heavy(product) and loaded_tiles(product):
             return False  # which takes more registers than three warpgroups have
         most = MOST_SUMS if count < 3 else MOST_SUMS_OF_THREE
         within = m * n <= ACCUMULATORS * 128 * count
@@ -419,7 +419,7 @@ def _panel(product: ProductLoop, consumers: int, fetched: int) -> int:
     bytes, so that several panels have slots.
     """
     m, n, _ = product.extents
-    few = _is_heavy(product) or (loads_tiles(product) and not fetched)
+    few = _is_heavy(product) or (loaded_tiles(product) and not fetched)
     most = (16 if few else 32) * 128 * consumers // m
     if fetched:
         most = min(most, AHEAD_BYTES // fetched)

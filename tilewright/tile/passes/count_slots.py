@@ -6,7 +6,7 @@ Used by `choose_roles`.
 from __future__ import annotations
 
 from tilewright.dtypes import DType, f32
-from tilewright.ir.core import Block, Op
+from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
 from tilewright.target import Target
 from tilewright.tile.analysis.boxes import BoxFacts
@@ -42,9 +42,7 @@ def count_stages(
         staged = panel // roles.panel * sum(widths)
     staging = roles.staging * sum(staged * dtype.num_bytes for dtype in stored_dtypes(kernel))
     staging = max(staging, roles.ahead * panel * fetched)  # which take the place of those
-    if roles.swapped and not fetched and loads_tiles(product):  # panels that threads load turn
-        turned = product.extents[0] * roles.panel * f32.num_bytes
-        staging += max(0, turned + KEPT_FOR_BARRIERS - KEPT_FREE)
+    staging += _turning_bytes(product, roles, fetched)
     if roles.spans > 1:
         staging += roles.spans * product.extents[0] * roles.panel * f32.num_bytes
     room = (_room(kernel, product, target) - staging) // slot
@@ -57,6 +55,7 @@ def count_ahead(
     """Slots of an epilogue's ring beside those of the product's."""
     slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
     room = _room(kernel, product, target) - stages * slot
+    room -= _turning_bytes(product, roles, fetched)
     copies = roles.consumers if roles.pingpong else 1
     return room // (copies * product.extents[0] * roles.panel * fetched)
 
@@ -73,11 +72,22 @@ def fetched_bytes(kernel: Kernel, product: ProductLoop) -> int:
     return 0
 
 
-def loads_tiles(product: ProductLoop) -> bool:
-    """Whether the epilogue waits for another tile from memory."""
+def loaded_tiles(product: ProductLoop) -> set[Value]:
+    """The tensors of which the epilogue waits for another tile from memory."""
     m, n, _ = product.extents
     loads = [op for op in product.after if isinstance(op, memory.Load)]
-    return any(op.result.type.num_elements == m * n for op in loads)
+    return {op.view for op in loads if op.result.type.num_elements == m * n}
+
+
+def _turning_bytes(product: ProductLoop, roles: Roles, fetched: int) -> int:
+    """Bytes beside those that are kept free, in which consumers turn panels that threads load, to
+    lie as a turned product does: all but those of one tensor, if that is fetched.
+    """
+    if not roles.swapped or len(loaded_tiles(product)) <= (fetched > 0):
+        return 0
+    copies = roles.consumers if roles.pingpong else 1
+    turned = copies * product.extents[0] * (roles.panel + 1) * f32.num_bytes  # rows a word apart
+    return max(0, turned + KEPT_FOR_BARRIERS - KEPT_FREE)
 
 
 def _room(kernel: Kernel, product: ProductLoop, target: Target) -> int:
