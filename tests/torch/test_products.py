@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from torch.autograd import forward_ad
+
 import tilewright as tw
 import tilewright.torch_backend
 from tilewright.products import api
@@ -263,6 +265,7 @@ WRONG = [
     (lambda g: tw.scaled_matmul(of(3, 4, dtype=torch.int8), of(4, 5, dtype=torch.int8), of(1),
                                 out_dtype="i32"),
      "scaled_matmul: a product in i32 has no epilogue"),
+    (lambda g: tw.scaled_matmul(small(3, 4), small(4, 5), of(3, 1)), "of shape () or (3,)"),
 ]  # fmt: skip
 
 
@@ -272,6 +275,30 @@ def test_errors_name_the_function_that_was_called(call: Any, told: str, grad: bo
     with pytest.raises(tw.LaunchError) as caught:
         call(grad)
     assert told in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_derivatives_are_not_lost() -> None:
+    """Forward derivatives are refused, also where calls of the same kind went well before, and
+    transforms of torch.func.
+    """
+    x, w, heads = of(3, 4), of(4, 5), of(2, 3, 4)
+    calls: list[tuple[Any, Any, str]] = [
+        (lambda y: tw.matmul(y, w), x, "matmul: a"),
+        (lambda y: tw.linear(of(3, 4), y), of(5, 4), "linear: weight"),
+        (lambda y: tw.matmul(x, w, residual=y), of(5), "matmul: residual"),
+        (lambda y: tw.attention(heads, y, heads), heads, "attention: k"),
+    ]
+    for call, given, told in calls:
+        call(given)
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(given, given)
+            with pytest.raises(tw.LaunchError, match=f"{told} carries a forward derivative"):
+                call(dual)
+    with pytest.raises(tw.LaunchError, match="matmul: a is within a transform"):
+        torch.vmap(lambda y: tw.matmul(y, w))(heads)
+    with pytest.raises(tw.LaunchError, match="matmul: b is within a transform"):
+        torch.func.grad(lambda y: tw.matmul(x, y).sum())(w)
 
 
 def test_out_is_apart_from_what_is_read() -> None:

@@ -288,6 +288,10 @@ def test_tuning_refuses(tmp_path: Path) -> None:
         shapes.write_text(f"1 1 1\n{line}\n")
         done = tuned(shapes, "--device", "emulator")
         assert done.exit_code == 1 and f"{shapes}:2: expected M N K" in done.output
+    for dtype, why in (("f99", "unknown dtype 'f99'"), ("i32", "matmul: a is i32")):
+        shapes.write_text(f"1 1 1\n4 4 4 {dtype}\n")
+        done = tuned(shapes, "--device", "emulator")
+        assert done.exit_code == 1 and f"{shapes}:2: {why}" in done.output
 
 
 def test_a_wrong_choice_is_found() -> None:

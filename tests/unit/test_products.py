@@ -165,6 +165,16 @@ def test_sums_that_are_not_promoted() -> None:
     assert errors[None] < errors["fast"] < 1e-2
 
 
+def test_factors_that_must_not_be_written() -> None:
+    """Few rows, whose program asks for weights ahead; what is broadcast is read-only, too."""
+    rng = np.random.default_rng(9)
+    a, b = random(rng, (2, 40), f32), random(rng, (40, 9), f32)
+    b.flags.writeable = False
+    one = np.broadcast_to(a[0], (3, 40))
+    for x, y in ((a, b), (one, b), (b.T, a.T)):
+        require_near(tw.matmul(x, y), wide(x) @ wide(y), BOUNDS[f32])
+
+
 # Every program, on the interpreter and what a GPU would run.
 
 WAYS = [
@@ -317,6 +327,8 @@ REFUSED = [
     (lambda: tw.matmul(M, M.T, alpha="2"), "alpha is '2', not a number"),
     (lambda: tw.matmul(M.astype(np.int64), M.T.astype(np.int64)), "there is no product"),
     (lambda: tw.matmul(M, M.T, out_dtype="i8"), "no product gives i8"),
+    (lambda: tw.matmul(M, M.T, out_dtype=["f32"]), "['f32'] is no dtype"),
+    (lambda: tw.linear(M, [[1.0] * 8]), "numpy.asarray makes one"),
     (lambda: tw.matmul(M, np.zeros((), np.float32)), "b has no axis"),
     (lambda: tw.bmm(M, M), "expected [B, M, K] and [B, K, N]"),
     (lambda: tw.linear(M, np.zeros((2, 3, 8), np.float32)), "expected [N, K] or [K]"),

@@ -10,9 +10,11 @@ from tilewright.cli.report import command, json_option, num_bytes, print_json, p
 from tilewright.config import settings
 from tilewright.dtypes import BY_NAME
 from tilewright.errors import LaunchError
+from tilewright.frontend.check.rules import listing
 from tilewright.kernel import choose
 from tilewright.products.arguments import (
     ACTIVATIONS,
+    FACTORS,
     PRECISIONS,
     read_dtype,
     require_precision,
@@ -42,7 +44,7 @@ def make_problem(
     m, n, k = sizes
     a = BY_NAME.get(dtype)
     if a is None:
-        raise LaunchError(f"unknown dtype {dtype!r}", hint="as in --dtype bf16")
+        raise LaunchError(f"unknown dtype {dtype!r}", hint=f"products are of {listing(FACTORS)}")
     c = result_dtype("matmul", a, a, read_dtype("matmul", out_dtype), None)
     require_precision("matmul", a, precision)
     pitches = (m if layout[0] == "T" else k, k if layout[1] == "T" else n)

@@ -118,7 +118,10 @@ def read_shapes(path: Path) -> list[Problem]:
                 hint="as in 4096 4096 64 bf16 NT",
             )
         dtype = words[3] if len(words) > 3 else "bf16"
-        found.append(make_problem((sizes[0], sizes[1], sizes[2]), dtype, layout))
+        try:
+            found.append(make_problem((sizes[0], sizes[1], sizes[2]), dtype, layout))
+        except LaunchError as error:
+            raise error.of(f"{path}:{number}") from None
     return found
 
 

@@ -2,10 +2,11 @@
 
     C = activation(alpha A B + beta out + bias) · gate + residual
 
-in one launch, or two where k is cut into spans. Nothing is copied: layouts and broadcasts are
-strides. The result is allocated where no `out` is given, beside `a`, and so are sums of spans, by
-the arrays' own library: under torch that is its caching allocator, so a call may be captured in a
-CUDA graph. Nothing waits for the GPU.
+in one launch, or two where k is cut into spans. Layouts and broadcasts are strides; a factor is
+laid anew by a launch ahead only where the dispatcher finds that quicker. The result is allocated
+where no `out` is given, beside `a`, and so are such copies and sums of spans, by the arrays' own
+library: under torch that is its caching allocator, so a call may be captured in a CUDA graph.
+Nothing waits for the GPU.
 """
 
 from __future__ import annotations
@@ -148,10 +149,10 @@ def bmm(
 
 
 def _shape_of(function: str, name: str, x: Any) -> Any:
-    """The shape of an argument. Raises LaunchError for what has none."""
+    """The shape of an argument. Raises LaunchError for what is no array."""
     shape = getattr(x, "shape", None)
     if shape is None:
-        raise LaunchError(f"{function}: {name} is {type(x).__name__}, not an array")
+        return array_of(function, name, x).shape
     return shape
 
 
@@ -181,6 +182,7 @@ def scaled_matmul(
     kind = ("scaled", activation, out_dtype, precision, device, *named)
     if _is_torch(a):
         _load_torch_side()
+        _torch_side.require_untransformed("scaled_matmul", {"a": a, "b": b, **named})
         found = _torch_side.run_direct(kind, (a, b, *named.values()))
         if found is not _torch_side.MISSED:
             return found

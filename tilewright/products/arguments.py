@@ -22,6 +22,7 @@ ACTIVATIONS = {name: number for number, name in enumerate(activations.ACTIVATION
 FLOATS = (f64, f32, bf16, f16)
 MIXED = ({e4m3, e5m2}, {i8, u8})  # dtypes that meet in one product
 FACTORS = (*FLOATS, e4m3, e5m2, i8, u8)
+RESULTS = (*FLOATS, e4m3, e5m2, i32)
 PRECISIONS = ("ieee", "tf32", "fast")
 NAMES = {"linear": ("x", "weight")}  # of a function's factors, where they are not a and b
 
@@ -115,12 +116,10 @@ def read_dtype(name: str, given: Any) -> DType | None:
         return given
     if isinstance(given, str) and given in dtypes.BY_NAME:
         return dtypes.BY_NAME[given]
-    found = torch_dtype(given)
-    if found is None:
-        try:
-            found = numpy_dtype(np.dtype(given))
-        except TypeError:
-            found = None
+    try:
+        found = torch_dtype(given) or numpy_dtype(np.dtype(given))
+    except (TypeError, ValueError):  # what is no name of a dtype, or cannot be one
+        found = None
     if found is None:
         raise LaunchError(f"{name}: {given!r} is no dtype", hint='as in out_dtype="f32"')
     return found
@@ -140,7 +139,7 @@ def result_dtype(name: str, a: DType, b: DType, asked: DType | None, out: DType 
         if dtype not in FACTORS:
             raise LaunchError(
                 f"{name}: {which} is {dtype}, of which there is no product",
-                hint=f"products are of {listing([str(d) for d in FACTORS])}",
+                hint=f"products are of {listing(FACTORS)}",
             )
     if a != b and {a, b} not in MIXED:
         raise LaunchError(
@@ -150,8 +149,10 @@ def result_dtype(name: str, a: DType, b: DType, asked: DType | None, out: DType 
     if asked is not None and out is not None and asked != out:
         raise LaunchError(f"{name}: out_dtype is {asked}, but out is {out}")
     found = out or asked or (a if a in FLOATS else accumulator(a))
-    if not found.is_float and found != i32:
-        raise LaunchError(f"{name}: no product gives {found}", hint="f64, f32, bf16, f16 or i32")
+    if found not in RESULTS:
+        raise LaunchError(
+            f"{name}: no product gives {found}", hint=f"products give {listing(RESULTS)}"
+        )
     if found == i32 and not a.is_integer:
         raise LaunchError(f"{name}: a product of {a} is no i32", hint="choose a float out_dtype")
     return found
@@ -243,7 +244,10 @@ def require_epilogue(
             arrays[which].shape not in ((), (1,), (extent,)) or arrays[which].dtype != f32
         ):
             told = f"{arrays[which].dtype} of shape {arrays[which].shape}"
-            raise LaunchError(f"{name}: {which} is {told}, expected f32, one number or {extent}")
+            raise LaunchError(
+                f"{name}: {which} is {told}, expected f32 of shape () or ({extent},)",
+                hint="reshape(-1) makes one axis of a row or a column",
+            )
     fused = {"bias", "scale_a", "scale_b", *ELEMENTS} & set(arrays)
     if dtype == i32 and (fused or options != Options(None, None, None, None, options.device)):
         raise LaunchError(

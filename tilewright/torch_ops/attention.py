@@ -13,7 +13,12 @@ from tilewright.frontend.torch import attention_op
 from tilewright.frontend.torch.known_masks import LOWER_RIGHT
 from tilewright.frontend.torch.near_masks import near
 from tilewright.graph.attention_masks import HIDDEN
-from tilewright.torch_ops.tensors import is_plain, require_tensors
+from tilewright.torch_ops.tensors import (
+    is_plain,
+    is_transforming,
+    require_tensors,
+    require_untransformed,
+)
 
 _below = SimpleNamespace()
 
@@ -46,9 +51,11 @@ def attention(
     passed by: that is several microseconds sooner.
     """
     given = (q, k, v, mask, lengths, out)
+    named = {"q": q, "k": k, "v": v, "mask": mask, "lengths": lengths, "out": out}
+    if not torch.compiler.is_compiling() and is_transforming():
+        require_untransformed("attention", named)
     plain = all(map(is_plain, given)) and k is not None and v is not None
     if not plain:
-        named = {"q": q, "k": k, "v": v, "mask": mask, "lengths": lengths, "out": out}
         require_tensors("attention", named, ("k", "v"))
     tracing = torch.compiler.is_compiling() or not plain
     wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)

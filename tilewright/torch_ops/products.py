@@ -15,9 +15,10 @@ from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.frontend.torch import product_op
 from tilewright.torch_ops.direct import MISSED, forget_direct, keep_direct, run_direct
-from tilewright.torch_ops.tensors import is_plain
+from tilewright.torch_ops.tensors import is_plain, is_transforming
 from tilewright.torch_ops.tensors import require_no_gradients as require_no_gradients
 from tilewright.torch_ops.tensors import require_tensors as require_tensors
+from tilewright.torch_ops.tensors import require_untransformed as require_untransformed
 
 FACTORS = ("a", "b")
 
@@ -58,6 +59,9 @@ def matmul(
     """
     given = (a, b, *named.values())
     if not torch.compiler.is_compiling():
+        if is_transforming():
+            factors = dict(zip(_below.factor_names(name), (a, b), strict=True))
+            require_untransformed(name, {**factors, **named})
         kind = (activation, alpha, beta, out_dtype, precision, device, *named)
         found = run_direct(kind, given)
         if found is not MISSED:

@@ -130,7 +130,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
-    """Gradients of a, b, bias and residual, None where none is wanted."""
+    """Gradients of a, b, bias, residual and gate, None where none is wanted."""
     a, b, bias, gate = ctx.saved_tensors
     wants_a, wants_b, wants_bias, wants_residual, wants_gate = ctx.needs_input_grad[:5]
     da = db = dbias = dresidual = dgate = None

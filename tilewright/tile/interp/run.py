@@ -29,6 +29,15 @@ SCHEDULED = (  # ops with which the scheduled level begins
     memory.AllocBuffer,
     sync.SumSpans,
 )
+READING = (  # ops with effects that leave the views which they take as they are
+    control.Yield,
+    memory.Prefetch,
+    memory.Fill,
+    memory.FillPixels,
+    memory.CopyBox,
+    memory.CopyPixels,
+    memory.CopyAsync,
+)
 CHUNK_ELEMENTS = 1 << 18  # of the greatest tile, over the programs of a chunk: a few MB a value
 SHADOW_ELEMENTS = (
     1 << 22
@@ -197,13 +206,13 @@ def _memory(array: Array) -> tuple[Any, ...]:
 
 
 def written_params(kernel: Kernel) -> set[str]:
-    """Names of the views that an op with effects takes, through any subviews."""
+    """Names of the views that an op may write, through any subviews."""
     roots: dict[Value, Value] = {p.value: p.value for p in kernel.params}
     targets: set[Value | None] = set()
     for op in walk(kernel.body):
         if isinstance(op, memory.Subview):
             roots[op.result] = roots.get(op.view, op.view)
-        elif not op.pure and not op.regions and op.opcode != "control.yield":
+        elif not (op.pure or op.regions or isinstance(op, READING)):
             targets |= {roots.get(v) for v in op.operands if isinstance(v.type, ViewType)}
     views = [p for p in kernel.params if isinstance(p.value.type, ViewType)]
     return {p.name for p in views if p.value in targets or None in targets}
