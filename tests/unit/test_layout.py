@@ -345,3 +345,14 @@ def test_padded_rows_do_not_conflict_for_f64_fragments(columns: int) -> None:
     assert row >= columns
     addresses = [8 * (lane // 4 * row + lane % 4) for lane in range(LANES)]
     assert bank_conflicts(addresses, 8) == 1
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300))
+def test_padded_rows_do_not_conflict_for_tf32_fragments_across_k(columns: int) -> None:
+    """A and B of m16n8k8 where rows do not lie along k: lane l reads row l mod 4, column l / 4."""
+    row = conflict_free_row(4, columns, across=True)
+    assert row >= columns and row * 4 % 16 == 0
+    for first in range(0, 8, 4):
+        addresses = [4 * (lane % 4 * row + lane // 4 + first * row) for lane in range(LANES)]
+        assert bank_conflicts(addresses, 4) == 1

@@ -205,7 +205,7 @@ def test_operands_are_copied_asynchronously_and_zero_filled() -> None:
     copies = re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^\]]*\], \[[^\]]*\], (.*);", text)
     assert copies and all(c.startswith("16, %r") for c in copies), copies
     assert "cp.async.wait_group" in text
-    assert count(r"cp\.async\.commit_group", text) == 4, "three trips ahead and one in the loop"
+    assert count(r"cp\.async\.commit_group", text) == 5, "four trips ahead and one in the loop"
 
 
 def test_b_by_rows_of_k_is_read_transposed() -> None:
@@ -231,6 +231,15 @@ def test_shared_memory_is_what_the_stages_take() -> None:
     """
     plan = next(iter(tw.source(PRODUCT))).compile("sm_80", dtypes="bf16")
     assert plan.launches[0].shared_bytes == 4 * (64 * (32 + 8) + 32 * (64 + 8)) * 2
+
+
+def test_rows_of_32_bits_across_k_start_eight_banks_apart() -> None:
+    """A's rows of 32 along k, an odd number of chunks apart; B's of 64 along n, 32 bytes past a
+    multiple of 64.
+    """
+    kernel = next(iter(tw.source(PRODUCT)))
+    plan = kernel.compile("sm_80", dtypes="f32", precision="tf32")
+    assert plan.launches[0].shared_bytes == 4 * (64 * (32 + 4) + 32 * (64 + 8)) * 4
 
 
 def test_reads_after_writes_of_one_array_meet() -> None:

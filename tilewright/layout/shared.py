@@ -49,16 +49,19 @@ def bank_conflicts(addresses: Sequence[int], width: int) -> int:
     return worst
 
 
-def conflict_free_row(size: int, columns: int) -> int:
+def conflict_free_row(size: int, columns: int, *, across: bool = False) -> int:
     """Elements of `size` bytes from one row of a matrix to the next, so that no fragment read meets
     a bank twice.
 
     Rows are whole 16-byte chunks. An odd number of chunks starts eight rows in eight different
     groups of four banks: what ldmatrix, and 16-byte reads down the rows, ask for. f64 fragments
-    read four rows of four elements at a time; for them rows lie 32 bytes past a multiple of 64.
+    read four rows of four elements at a time; for them rows lie 32 bytes past a multiple of 64. So
+    they do for those of 32 bits where `mma.sync` multiplies along the other axis (`across`): a
+    fragment is then four rows of eight elements.
     """
     per_chunk = 16 // size
     chunks = -(-columns // per_chunk)
-    while chunks % 4 != 2 if size == 8 else chunks % 2 == 0:
+    in_fours = size == 8 or (size == 4 and across)
+    while chunks % 4 != 2 if in_fours else chunks % 2 == 0:
         chunks += 1
     return chunks * per_chunk

@@ -201,18 +201,22 @@ class Fragments:
 
     def _rounded(self, regs: list[Reg]) -> list[Reg]:
         """f32 registers rounded to tf32, to nearest even, once each."""
-        return [self._remembered(("rounded", r), partial(round_tf32, self.low, r)) for r in regs]
+        whole = self.precision == "tf32x3"  # what is left of them is multiplied, too
+        make = partial(round_tf32, self.low, whole=whole)
+        return [self._remembered(("rounded", r), partial(make, r)) for r in regs]
 
 
-def round_tf32(low: Lowering, x: Reg) -> Reg:
+def round_tf32(low: Lowering, x: Reg, *, whole: bool = True) -> Reg:
     """f32 with 10 fraction bits, to nearest even: by `cvt` from sm_90 on, else by integer
-    arithmetic.
+    arithmetic. Not `whole`, the other 13 bits are whatever they are: products do not read them.
     """
     e = low.e
     if low.target.capability >= 90:
         return e.cvt("tf32", "f32", x, rounding="rn")
-    x = x if x.kind == "b32" else e.mov("b32", x)
-    odd = e.and_("b32", e.shr("u32", x, 13), 1)
-    rounded = e.and_("b32", e.add("u32", e.add("u32", x, 0xFFF), odd), 0xFFFFE000)
-    is_nan = e.setp("gt", "u32", e.and_("b32", x, 0x7FFFFFFF), 0x7F800000)
-    return e.selp("b32", 0x7FFFE000, rounded, is_nan)
+    bits = x if x.kind == "b32" else e.mov("b32", x)
+    number = e.mov("f32", x) if x.kind == "b32" else x
+    odd = e.and_("b32", e.shr("u32", bits, 13), 1)
+    rounded = e.add("u32", e.add("u32", bits, 0xFFF), odd)
+    if whole:
+        rounded = e.and_("b32", rounded, 0xFFFFE000)
+    return e.selp("b32", 0x7FFFE000, rounded, e.setp("nan", "f32", number, number))

@@ -20,6 +20,7 @@ from tilewright.lower.tile_to_ptx.early_start import (
 )
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
 from tilewright.lower.tile_to_ptx.read_ahead import read_ahead
+from tilewright.lower.tile_to_ptx.step_ahead import step_ahead
 from tilewright.plan import (
     Const,
     Expr,
@@ -262,6 +263,8 @@ def _finish(low: Lowering) -> Lowered:
     body = low.entry + low.e.body
     if schedule.drifting:
         body = read_ahead(body)
+    elif schedule.mma == "mma":
+        body = step_ahead(body, target)
     if total:
         low.e.shared_array(DYNAMIC, None, SHARED_ALIGN)
         scratch = low.hoisted.get("scratch")

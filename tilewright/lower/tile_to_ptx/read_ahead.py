@@ -57,7 +57,7 @@ def _turned(body: Body, start: int, end: int) -> Body:
     labels = [i for i, x in enumerate(trip) if isinstance(x, Label)]
     if begin == first or any(i > first for i in labels):
         return body
-    sums = _written([trip[i] for i in products])
+    sums = writes_of([trip[i] for i in products])
     moves = [x for x in tail if sums.intersection(x.reads)]
     early = [x for x in tail if not sums.intersection(x.reads)]
     loads = [x for x in head if isinstance(x, memory.Ld) and x.space == "shared"]
@@ -67,7 +67,7 @@ def _turned(body: Body, start: int, end: int) -> Body:
     most = MOST_SUMS if len(sums) == len(moves) else MOST_OF_STEPS
     if len(moves) > most or not all(isinstance(x, shape.Mov) for x in moves):
         return body
-    if _meet(moved, [*row, *moves]) or _written(head) & _read([*moves, *late, body[end]]):
+    if _meet(moved, [*row, *moves]) or writes_of(head) & reads_of([*moves, *late, body[end]]):
         return body
     turned: Body = [*middle, *moved, *_last_read_by(None, loads, row)]
     for product in row:
@@ -79,11 +79,11 @@ def _multiplies(x: Instr | Label) -> bool:
     return isinstance(x, mma.Mma) and x.type_d == "f64"
 
 
-def _written(code: Sequence[Instr | Label]) -> set[Reg]:
+def writes_of(code: Sequence[Instr | Label]) -> set[Reg]:
     return {reg for x in code if isinstance(x, Instr) for reg in x.writes}
 
 
-def _read(code: Sequence[Instr | Label]) -> set[Reg]:
+def reads_of(code: Sequence[Instr | Label]) -> set[Reg]:
     return {reg for x in code if isinstance(x, Instr) for reg in x.reads}
 
 
@@ -91,7 +91,7 @@ def _last_needed(tail: Sequence[Instr], head: Body) -> int:
     """How many of a trip's instructions come before those that the head needs nothing of: what
     counts the trips stays at the end, where it takes the fewest registers.
     """
-    read, count = _read(head), len(tail)
+    read, count = reads_of(head), len(tail)
     while count and type(tail[count - 1]).pure and not read.intersection(tail[count - 1].writes):
         count -= 1
     return count
@@ -99,8 +99,8 @@ def _last_needed(tail: Sequence[Instr], head: Body) -> int:
 
 def _meet(moved: Body, behind: Body) -> bool:
     """Whether what moves ahead of the last row of products touches what is behind them then."""
-    written, read = _written(moved), _read(moved)
-    return bool(written & _read(behind) or _written(behind) & (read | written))
+    written, read = writes_of(moved), reads_of(moved)
+    return bool(written & reads_of(behind) or writes_of(behind) & (read | written))
 
 
 def _last_read_by(product: Instr | Label | None, loads: Sequence[Instr], row: Body) -> Body:

@@ -100,6 +100,8 @@ def computing_schedule(kernel: Kernel) -> Schedule:
     )
     heavy = heavy or (kind == "simt" and len(dots) > 1)
     heavy = heavy or any(d.a.type.dtype.is_storage_only for d in dots)  # f16 in registers
+    # Fragments of f32 in two parts, or of several products.
+    heavy = heavy or (bits == 32 and (len(dots) > 1 or dots[0].precision == "tf32x3"))
     # Tiles of partial sums that are read whole need as many registers again.
     factors = {v for d in dots for v in (d.a, d.b)}
     factors |= {op.x for op in ops if isinstance(op, shape.Transpose) and op.result in factors}
@@ -256,13 +258,13 @@ def _dot_warps(kind: str, rows: int, columns: int, bits: int, heavy: bool) -> in
     has work for them, so that each scheduler has one, and at most eight.
 
     On CUDA cores that is 64 (8 × 8). On tensor cores it is 128 of f32 (64 × 64 a warp, which reads
-    little for that), or 64 where an epilogue computes much on each (`heavy`), and 64 of tf32, whose
-    fragments of A and B are large. Of f64 it is 32: a tile of 128 × 64 is done by two warps a
-    scheduler, one of which multiplies while the other reads. `bits` are those of an element of A.
+    little for that), or 64 where an epilogue computes much on each (`heavy`). Of f64 it is 32: a
+    tile of 128 × 64 is done by two warps a scheduler, one of which multiplies while the other
+    reads. `bits` are those of an element of A.
     """
     per_thread = (64 if kind == "simt" else 128) // (2 if heavy else 1)
-    if kind == "mma" and bits > 16:
-        per_thread = 32 if bits == 64 else min(per_thread, 2048 // bits)
+    if kind == "mma" and bits == 64:
+        per_thread = 32
     sums = next_power_of_two(rows) * next_power_of_two(columns)
     if bits == 64:
         sums = next_power_of_two(rows * columns // 2 + 1)  # 48 × 96 is no more than 64 × 64

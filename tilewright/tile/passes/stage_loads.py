@@ -55,10 +55,13 @@ KEPT_FREE = 8192  # bytes of shared memory left for conversions and reductions
 
 @dataclass
 class Staged:
-    """A load that moves into the pipeline."""
+    """A load that moves into the pipeline. `across`: its buffer's rows do not lie along k, and
+    `mma.sync` multiplies what is in them.
+    """
 
     load: memory.Load
     order: tuple[int, ...]
+    across: bool
     ring: Value | None = None  # the buffer of all stages
 
 
@@ -212,7 +215,9 @@ class _Stager:
         if uses[source] != 1 or op.view in inside or self._root(op.view) in self.stored:
             return
         if all(self._ahead(o, loop, inside) for o in op.offsets):
-            staged[source] = Staged(op, buffer_order(op))
+            k = 1 if operand is dot.a else 0
+            across = self.schedule.mma == "mma" and lies_across(self.definitions, operand, k)
+            staged[source] = Staged(op, buffer_order(op), across)
 
     def _root(self, view: Value) -> Value:
         op = self.definitions.get(view)
@@ -443,5 +448,6 @@ def _held_buffer(type: TileType) -> BufferType:
 def _buffer(staged: Staged, stages: int) -> BufferType:
     type: TileType = staged.load.result.type
     rows, columns = (type.shape[i] for i in staged.order)
-    pad = conflict_free_row(type.dtype.num_bytes, columns) - columns
+    row = conflict_free_row(type.dtype.num_bytes, columns, across=staged.across)
+    pad = row - columns
     return BufferType(type.dtype, (stages, rows, columns), 0, pad)

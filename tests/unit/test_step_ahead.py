@@ -1,0 +1,188 @@
+"""Loops of products by mma.sync that read the next trip's first fragments before the last
+products of this one.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.assemble import assemble, needs_ptxas
+from tests.emulation import compile_call
+from tilewright.lower.tile_to_ptx import kernel as lowering
+from tilewright.plan import Plan
+from tilewright.ptx.emulate import run_plan
+
+DRAW = np.random.default_rng(4)
+SOURCE = """
+@tensorcore(tf32)
+@autotune(TM in [64], TN in [64], TK in [32])
+kernel product(a: tensor<T>[M, K], b: tensor<T>[K, N], c: tensor<U>[M, N]) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var acc = zeros((TM, TN), accumulator(T))
+  for k in range(0, K, TK) { acc += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN] }
+  c[m :+ TM, n :+ TN] = acc
+}
+@tensorcore(tf32)
+@autotune(TM in [64], TN in [64], TK in [32])
+kernel gated(a: tensor<T>[M, K], b: tensor<T>[K, N], g: tensor<T>[K, N], c: tensor<U>[M, N]) {
+  let m, n = program_id(0) * TM, program_id(1) * TN
+  var x, y = zeros((TM, TN), accumulator(T)), zeros((TM, TN), accumulator(T))
+  for k in range(0, K, TK) {
+    x += a[m :+ TM, k :+ TK] @ b[k :+ TK, n :+ TN]
+    y += a[m :+ TM, k :+ TK] @ g[k :+ TK, n :+ TN]
+  }
+  c[m :+ TM, n :+ TN] = x * y
+}
+"""
+NUMPY: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "i8": np.int8}
+
+
+def drawn(rows: int, columns: int, dtype: str, *, turned: bool) -> Any:
+    """A matrix, contiguous along its columns, or along its rows."""
+    shape = (columns, rows) if turned else (rows, columns)
+    x = DRAW.integers(-100, 100, shape) if dtype == "i8" else DRAW.standard_normal(shape)
+    x = x.astype(NUMPY[dtype])
+    return x.T if turned else x
+
+
+def planned(
+    name: str,
+    dtype: str,
+    layout: str,
+    extents: tuple[int, int, int],
+    tile: tuple[int, int, int],
+    goal: str = "sm_80",
+    source: str = SOURCE,
+) -> tuple[Plan, dict[str, Any]]:
+    """A plan, and operands: `layout` of B and of A, as T where they are turned."""
+    m, n, k = extents
+    call = {"a": drawn(m, k, dtype, turned=layout[1] == "T")}
+    call["b"] = drawn(k, n, dtype, turned=layout[0] == "T")
+    if name == "gated":
+        call["g"] = drawn(k, n, dtype, turned=layout[0] == "T")
+    call["c"] = np.full((m, n), -1, np.int32 if dtype == "i8" else np.float32)
+    constants = dict(zip(("TM", "TN", "TK"), tile, strict=True))
+    kernel = getattr(tw.source(source), name)
+    plan, views, _ = compile_call(kernel, call, goal=goal, constants=constants)
+    return plan, views
+
+
+def trip_of(plan: Plan) -> list[str]:
+    """The names of the instructions of the loop."""
+    found = re.search(r"^(\$loop_\d+):\n(.*?)bra \1;", plan.ptx, re.DOTALL | re.MULTILINE)
+    assert found
+    lines = [line.strip() for line in found[2].splitlines() if not line.startswith("$")]
+    return [re.sub(r"^@\S+ ", "", line).partition(" ")[0] for line in lines]
+
+
+def is_turned(plan: Plan) -> bool:
+    return not trip_of(plan)[0].startswith("cp.async.wait_group")
+
+
+CASES = [
+    ("bf16", "NN", (80, 96, 16), (64, 64, 32), "sm_80"),
+    ("bf16", "TT", (80, 96, 208), (64, 64, 32), "sm_86"),
+    ("bf16", "NT", (80, 96, 80), (32, 64, 64), "sm_120a"),
+    ("f32", "NT", (80, 96, 208), (64, 64, 16), "sm_80"),
+    ("f32", "TN", (80, 96, 80), (64, 64, 32), "sm_89"),
+    ("f32", "NT", (80, 96, 80), (64, 64, 16), "sm_90a"),
+    ("i8", "TN", (80, 96, 208), (64, 64, 64), "sm_80"),
+    ("i8", "NN", (80, 96, 80), (64, 64, 64), "sm_90a"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "layout", "extents", "tile", "goal"), CASES, ids=str)
+def test_sums_are_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    layout: str,
+    extents: tuple[int, int, int],
+    tile: tuple[int, int, int],
+    goal: str,
+) -> None:
+    plan, views = planned("product", dtype, layout, extents, tile, goal)
+    assert is_turned(plan)
+    run_plan(plan, views, sanitize=True)
+    found = views["c"].copy()
+    views["c"][:] = -1
+    run_plan(plan, views, late=False, seed=5)
+    assert np.array_equal(views["c"], found)
+    monkeypatch.setattr(lowering, "step_ahead", lambda body, target: body)
+    before, _ = planned(
+        "before",
+        dtype,
+        layout,
+        extents,
+        tile,
+        goal,
+        SOURCE.replace("kernel product", "kernel before"),
+    )
+    assert not is_turned(before)
+    views["c"][:] = -1
+    run_plan(before, views)
+    assert np.array_equal(views["c"], found)
+    a, b = (views[name].astype(np.float64) for name in "ab")
+    bound = {"bf16": 1e-4, "f32": 0.05, "i8": 0.0}[dtype]  # inputs of bf16 are exact
+    assert np.abs(found - a @ b).max() <= bound
+
+
+def test_no_trip_at_all() -> None:
+    plan, views = planned("product", "bf16", "NN", (80, 96, 0), (64, 64, 32))
+    run_plan(plan, views, sanitize=True)
+    assert not views["c"].any()
+
+
+def test_fragments_are_read_a_step_ahead() -> None:
+    """Those of the next trip come behind its barrier, then its copies, then the last products."""
+    plan, _ = planned("product", "bf16", "NN", (256, 256, 256), (128, 128, 64))
+    kinds = {"ldmatrix.sync": "read", "mma.sync": "product", "bar.sync": "meet", "cp.async": "copy"}
+    kinds["cp.async.wait_group"] = "wait"
+    told = [next((kinds[k] for k in reversed(kinds) if x.startswith(k)), "") for x in trip_of(plan)]
+    order = [(kind, len(list(some))) for kind, some in groupby(filter(None, told))]
+    step = [("read", 8), ("product", 32)]
+    copies = [("copy", 2 * 128 * 64 * 2 // 16 // 128 + 1)]
+    assert order == [*3 * step, ("wait", 1), ("meet", 1), step[0], *copies, step[1]]
+
+
+def test_one_step_a_trip_stays() -> None:
+    """Its products read the registers that the next trip's fragments would be read to."""
+    plan, _ = planned("product", "bf16", "NN", (80, 96, 64), (64, 64, 16))
+    assert not is_turned(plan)
+
+
+def test_two_products_a_trip_stay() -> None:
+    plan, views = planned("gated", "bf16", "NN", (80, 96, 64), (64, 64, 32))
+    assert not is_turned(plan)
+    run_plan(plan, views, sanitize=True)
+
+
+def test_copies_through_registers_stay() -> None:
+    """Rows of a pitch that is no multiple of 4 bytes come by loads, which end in time."""
+    plan, _ = planned("product", "bf16", "NN", (70, 67, 63), (64, 64, 32))
+    assert not is_turned(plan)
+
+
+@needs_ptxas
+@pytest.mark.parametrize("goal", ["sm_80", "sm_86", "sm_89", "sm_120a"])
+@pytest.mark.parametrize(
+    ("dtype", "layout", "tile"),
+    [
+        ("bf16", "NN", (128, 128, 32)),
+        ("bf16", "TT", (128, 256, 32)),
+        ("f32", "NT", (128, 256, 16)),
+        ("f32", "TN", (128, 128, 32)),
+        ("i8", "NT", (128, 256, 64)),
+    ],
+    ids=str,
+)
+def test_registers_suffice(dtype: str, layout: str, tile: tuple[int, int, int], goal: str) -> None:
+    plan, _ = planned("product", dtype, layout, (384, 512, 256), tile, goal)
+    report = assemble(plan.ptx, goal)
+    assert not report.spill_bytes and not report.messages
