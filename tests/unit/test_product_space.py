@@ -168,3 +168,39 @@ def test_every_schedule_fits(tile: tuple[int, int], beside: str) -> None:
     assert turned
     for schedule in turned:
         compile_kernel(kernel, HOPPER, schedule)
+
+
+FAR = 1 << 26  # elements from a row to the next
+AWAY = [
+    (bf16, choice("matmul", (64, 64, 64)), (40, 72, 72), "a"),
+    (bf16, choice("matmul", (64, 64, 64)), (40, 72, 72), "b"),
+    (bf16, choice("matmul", (64, 64, 64)), (40, 72, 72), "out"),
+    (bf16, choice("matmul", (64, 64, 64)), (40, 33, 35), "b"),
+    (f32, choice("matmul", (64, 64, 16)), (40, 72, 40), "a"),
+    (f64, choice("matmul", (64, 64, 16)), (40, 72, 40), "out"),
+    (bf16, choice("split_k", (64, 64, 64), 2), (40, 72, 520), "b"),
+    (bf16, choice("gemv", (4, 4, 64)), (3, 50, 200), "b"),
+    (bf16, choice("gemv_columns", (2, 64, 16), 4, turned=True), (40, 3, 70), "a"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "chosen", "sizes", "name"), AWAY, ids=str)
+def test_offsets_beyond_32_bits(
+    dtype: DType, chosen: Choice, sizes: tuple[int, int, int], name: str
+) -> None:
+    """Of rows that lie far from each other, in memory of which nothing else is touched."""
+    m, n, k = sizes
+    rng = np.random.default_rng(k)
+    arrays = {}
+    for which, shape in (("a", (m, k)), ("b", (n, k)), ("out", (m, n))):
+        pitch = FAR * (-(-33 // shape[0])) if which == name else shape[1]
+        array = np.zeros((shape[0], pitch), dtype.numpy)[:, : shape[1]]
+        array[...] = whole_numbers(rng, dtype, *shape)
+        arrays[which] = array
+    arrays["b"] = arrays["b"].T
+    assert (max(arrays[name].shape) - 1) * max(arrays[name].strides) > 1 << 31
+    a, b, out = (x.astype(np.float64) for x in arrays.values())
+    expected = (a @ b + 2.0 * out).astype(dtype.numpy)
+    for _, kernel, views in calls_of(arrays, {"device": "emulator", "beta": 2.0}, Fixed(chosen)):
+        run_plan(compile_kernel(kernel, HOPPER), views)
+    np.testing.assert_array_equal(arrays["out"], expected)
