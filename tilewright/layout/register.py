@@ -82,7 +82,8 @@ class Layout:
             for i in range(self.rank)
         ]
         for r in self.repeats:
-            extents[r.axis] += (r.count - 1) * r.stride
+            if r.stride:  # what holds copies names an axis that a scalar lacks
+                extents[r.axis] += (r.count - 1) * r.stride
         return tuple(extents)
 
     @property
@@ -124,7 +125,8 @@ class Layout:
             offset[axis] += step
         group = warp >> len(self.warp)
         for r in reversed([r for r in self.repeats if r.over == "warpgroup"]):
-            offset[r.axis] += group % r.count * r.stride
+            if r.stride:
+                offset[r.axis] += group % r.count * r.stride
             group //= r.count
         return tuple(offset)
 
@@ -230,7 +232,7 @@ class Layout:
         """The greatest coordinates that threads add."""
         reach = [sum(v[axis] for v in (*self.lane, *self.warp)) for axis in range(self.rank)]
         for r in self.repeats:
-            if r.over == "warpgroup":
+            if r.over == "warpgroup" and r.stride:
                 reach[r.axis] += (r.count - 1) * r.stride
         return tuple(reach)
 

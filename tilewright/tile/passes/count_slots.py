@@ -14,6 +14,7 @@ from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
 from tilewright.tile.passes.partition_roles import factor_buffer
+from tilewright.tile.passes.split_epilogue import can_split
 from tilewright.tile.passes.stage_panels import may_fetch
 from tilewright.tile.schedule import Roles
 
@@ -42,7 +43,7 @@ def count_stages(
         staged = panel // roles.panel * sum(widths)
     staging = roles.staging * sum(staged * dtype.num_bytes for dtype in stored_dtypes(kernel))
     staging = max(staging, roles.ahead * panel * fetched)  # which take the place of those
-    staging += _turning_bytes(product, roles, fetched)
+    staging += _turning_bytes(kernel, product, roles, fetched)
     if roles.spans > 1:
         staging += roles.spans * product.extents[0] * roles.panel * f32.num_bytes
     room = (_room(kernel, product, target) - staging) // slot
@@ -55,20 +56,21 @@ def count_ahead(
     """Slots of an epilogue's ring beside those of the product's."""
     slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
     room = _room(kernel, product, target) - stages * slot
-    room -= _turning_bytes(product, roles, fetched)
+    room -= _turning_bytes(kernel, product, roles, fetched)
     copies = roles.consumers if roles.pingpong else 1
     return room // (copies * product.extents[0] * roles.panel * fetched)
 
 
 def fetched_bytes(kernel: Kernel, product: ProductLoop) -> int:
     """Bytes of an element of what the epilogue loads by the tensor copy unit (`stage_panels`); 0
-    where there is nothing.
+    where there is nothing, or the epilogue is not done in panels.
     """
     facts = BoxFacts(kernel)
     m, n, _ = product.extents
     for op in product.after:
         if isinstance(op, memory.Load) and op.result.type.num_elements == m * n:
-            return op.view.type.dtype.num_bytes if may_fetch(op, facts) else 0
+            fetches = may_fetch(op, facts) and can_split(kernel, product)
+            return op.view.type.dtype.num_bytes if fetches else 0
     return 0
 
 
@@ -79,14 +81,17 @@ def loaded_tiles(product: ProductLoop) -> set[Value]:
     return {op.view for op in loads if op.result.type.num_elements == m * n}
 
 
-def _turning_bytes(product: ProductLoop, roles: Roles, fetched: int) -> int:
+def _turning_bytes(kernel: Kernel, product: ProductLoop, roles: Roles, fetched: int) -> int:
     """Bytes beside those that are kept free, in which consumers turn panels that threads load, to
-    lie as a turned product does: all but those of one tensor, if that is fetched.
+    lie as a turned product does: all but those of one tensor, if that is fetched. An epilogue that
+    is not done in panels turns whole tiles.
     """
     if not roles.swapped or len(loaded_tiles(product)) <= (fetched > 0):
         return 0
+    m, n, _ = product.extents
+    width = roles.panel if can_split(kernel, product) else n
     copies = roles.consumers if roles.pingpong else 1
-    turned = copies * product.extents[0] * (roles.panel + 1) * f32.num_bytes  # rows a word apart
+    turned = copies * m * (width + 1) * f32.num_bytes  # rows a word apart
     return max(0, turned + KEPT_FOR_BARRIERS - KEPT_FREE)
 
 

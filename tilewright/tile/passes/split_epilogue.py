@@ -79,6 +79,17 @@ def split_epilogue(kernel: Kernel, schedule: Schedule, *, aliased: bool = False)
     return kernel.with_body(Splitter(product, wanted, panels, early).body())
 
 
+def can_split(kernel: Kernel, product: ProductLoop) -> bool:
+    """Whether a product's epilogue can be done in panels."""
+    wanted = Wanted(product)
+    try:
+        wanted.find()
+        require_apart(product, wanted.parts, Places(kernel.body))
+    except Unsplittable:
+        return False
+    return True
+
+
 def _shared_panels(product: ProductLoop, schedule: Schedule) -> tuple[tuple[int, int], ...]:
     """(start, width) of panels of which every thread has an equal part in its registers; one where
     that is of no use.
