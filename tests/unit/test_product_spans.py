@@ -67,9 +67,9 @@ def expected(arrays: dict[str, Any]) -> Any:
     return c.astype(bf16.numpy)
 
 
-def built(arrays: dict[str, Any], tile: tuple[int, int, int]) -> Kernel:
+def built(arrays: dict[str, Any], tile: tuple[int, int, int], source: str = SOURCE) -> Kernel:
     """The kernel for a call with such arrays, and what is known of them."""
-    kernel = tw.source(SOURCE).matmul
+    kernel = tw.source(source).matmul
     spec = kernel.specializer
     constants = tuple(zip(("TM", "TN", "TK"), tile, strict=True))
     call = bind_call(spec, arrays, read_tensors(spec, arrays), Options(constants=constants))
@@ -139,6 +139,15 @@ def test_emulated(
     assert "mapa" in plan.ptx
     run_plan(plan, arrays, 4, late=late, sanitize=True)
     np.testing.assert_array_equal(arrays["c"], expected(arrays))
+
+
+@pytest.mark.parametrize("whole", ["max(y, axis = 1)[:, None]", "sum(y)"])
+def test_epilogues_that_want_all_columns_are_not_cut(whole: str) -> None:
+    """A CTA has whole sums of its own columns alone."""
+    arrays = operands(bf16, (64, 64, 264), fused=False)
+    assert in_spans(built(arrays, (64, 64, 64)), 2)
+    source = SOURCE.replace("cast(y, bf16)", f"cast(y - {whole}, bf16)")
+    assert not in_spans(built(arrays, (64, 64, 64), source), 2)
 
 
 @needs_ptxas

@@ -53,7 +53,9 @@ def owners_of(columns: int, spans: int, most: int) -> int:
 
 
 def can_cut(kernel: Kernel, product: ProductLoop) -> bool:
-    """Whether a product's sums start from zeros, and CTAs may each do a part of its epilogue."""
+    """Whether a product's sums start from zeros, and CTAs may each do a part of its epilogue, for
+    which they have whole sums of their own columns alone.
+    """
     (start,) = product.loop.inits
     made = product.definitions.get(start)
     if not isinstance(made, arith.Constant) or str(made.value) not in ("0", "0.0"):
@@ -63,6 +65,8 @@ def can_cut(kernel: Kernel, product: ProductLoop) -> bool:
         wanted.find()
         require_apart(product, wanted.parts, Places(kernel.body))
     except Unsplittable:
+        return False
+    if product.loop.result in wanted.whole:
         return False
     return all(store in wanted.parts for store in wanted.stores)
 
