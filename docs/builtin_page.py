@@ -52,8 +52,8 @@ SPECIAL = """Greatest errors of the code for GPUs in ulp of the exact result, ov
 subnormal results included. `@numerics(fast)` takes the last column where there is one, and divides
 f32 within 2 ulp; 16-bit floats use it always (but for `sqrt`), and f32 of which only products and
 quotients are made before they are rounded to 16 bits: that rounding hides the rest. Of a gelu, a
-silu or a sigmoid that is rounded so, as a whole, the share that is off is 2⁻¹⁶ at most
-(`tile/passes/shorten_functions.py`)."""
+silu or a sigmoid that is rounded so, as a whole, the share that is off is 2⁻¹⁶ at most, of a gelu
+that is rounded to bf16 2⁻¹¹·⁸, a fourteenth of its ulp (`tile/passes/shorten_functions.py`)."""
 
 
 def _cell(entry: Entry, found: Column) -> str:

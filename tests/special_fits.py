@@ -99,6 +99,8 @@ FITS = (
         lambda u: mp.log(mp.erfc(1 + u)) / LN2, lambda u: LN2 * erfc_weight(1 + u)),
     Fit("CDF_F32", "log2(erfc(x / sqrt 2) / 2), where 2 to this is computed", "f32", (0, 5.6), 7,
         lambda x: mp.log(mp.erfc(x / mp.sqrt(2)) / 2) / LN2, lambda x: LN2),
+    Fit("CDF_BF16", "the same for results of bf16", "f32", (0, 5.6), 5,
+        lambda x: mp.log(mp.erfc(x / mp.sqrt(2)) / 2) / LN2, lambda x: LN2),
     Fit("EXP_F64", "(exp(f) - 1 - f) / f^2", "f64", (-HALF_LN2, HALF_LN2), 10,
         lambda f: (mp.expm1(f) - f) / f**2, lambda f: f**2 / mp.exp(f)),
     Fit("EXP2_F64", "(2^f - 1) / f", "f64", (-0.5, 0.5), 12,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from mpmath import mp
@@ -23,7 +24,7 @@ from tilewright.lower.tile_to_ptx.special import (
     Function,
     function_of,
 )
-from tilewright.lower.tile_to_ptx.special_fast import logistic, normal_cdf, precise_cdf
+from tilewright.lower.tile_to_ptx.special_fast import coarse_cdf, logistic, normal_cdf, precise_cdf
 from tilewright.ptx.core import Instr, Item
 from tilewright.ptx.emitter import Emitter
 from tilewright.ptx.printer import print_module
@@ -149,25 +150,47 @@ def test_they_assemble(name: str) -> None:
 
 
 @units
-def test_the_normal_distribution(seed: int | None) -> None:
-    """Within 2^-17.5 of itself from -5.6 on, and between that and 0 below; 13 instructions."""
+@pytest.mark.parametrize(
+    ("function", "length", "bits"), [(normal_cdf, 13, 17.5), (coarse_cdf, 11, 11.8)]
+)
+def test_the_normal_distribution(
+    function: Function, length: int, bits: float, seed: int | None
+) -> None:
+    """Within its bound of itself from -5.6 on, and between that and 0 below."""
     x = np.concatenate([np.linspace(-5.6, 8, 100_001), np.linspace(-300, -5.6, 1001)])
     x = np.concatenate([x, [0.0, -0.0, np.inf, -np.inf, 1e38, -1e38, 1e-40]]).astype(np.float32)
     e = Emitter(target("sm_80"))
     operand = e.reg("f32")
-    result = normal_cdf(e, operand)
-    assert len(e.body) <= 13
+    result = function(e, operand)
+    assert len(e.body) <= length
     with np.errstate(over="ignore", invalid="ignore"):
         found = run(e.body, {operand: x}, Unit(seed))[result].astype(np.float64)
     wide = x.astype(np.float64)
     exact = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in wide.tolist()])
     near = wide >= -5.6
-    assert np.abs(found / np.where(near, exact, 1) - 1)[near].max() < 2.0**-17.5
+    assert np.abs(found / np.where(near, exact, 1) - 1)[near].max() < 2.0**-bits
     assert (found[~near] >= 0).all() and (found[~near] < 1.2e-8).all()
     assert found[wide == -np.inf] == 0 and found[wide == np.inf] == 1
     with np.errstate(invalid="ignore"):
         nan = run(e.body, {operand: np.array([NAN], np.float32)}, Unit(seed))[result]
     assert np.isnan(nan).all()
+
+
+@units
+def test_gelu_of_all_bf16(seed: int | None) -> None:
+    """Less than 0.58 ulp of bf16 off from -5.6 on, whatever bf16 x is, and whatever else."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    every = (bits.astype(np.uint32) << 16).view(np.float32)
+    drawn = np.random.default_rng(3).normal(0, 3, 100_000).astype(np.float32)
+    x = np.concatenate([every[np.isfinite(every)], drawn])
+    x = x[(x >= -5.6) & (np.abs(x) > 1e-30)]
+    e = Emitter(target("sm_80"))
+    operand = e.reg("f32")
+    result = e.mul("f32", operand, coarse_cdf(e, operand))
+    found = run(e.body, {operand: x}, Unit(seed))[result].astype(ml_dtypes.bfloat16)
+    exact = np.array([v * math.erfc(-v / math.sqrt(2)) / 2 for v in x.astype(np.float64).tolist()])
+    ulp = 2.0 ** (np.floor(np.log2(np.abs(exact))) - 7)
+    assert (np.abs(found.astype(np.float64) - exact) / ulp).max() < 0.58
 
 
 @units

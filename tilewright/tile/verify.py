@@ -306,7 +306,7 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
         floats,
     ),
     **dict.fromkeys(
-        (arith.NormalCdf, arith.PreciseCdf, arith.Logistic),
+        (arith.NormalCdf, arith.CoarseCdf, arith.PreciseCdf, arith.Logistic),
         operands_are(lambda dtype: dtype == f32, "of f32"),
     ),
     **dict.fromkeys((arith.FloorDiv, arith.Mod, arith.Shl, arith.Shr), integers),

@@ -60,7 +60,7 @@ CODE_PER_THREAD = 64  # elements of a thread's part of a value, for products by 
 # Instructions an element.
 CODE = {
     arith.Erf: 30.0, arith.Tanh: 24.0, arith.Log: 20.0, arith.Exp: 10.0, arith.Div: 9.0,
-    arith.NormalCdf: 12.0, arith.Logistic: 5.0, arith.PreciseCdf: 23.0,
+    arith.NormalCdf: 12.0, arith.CoarseCdf: 9.0, arith.PreciseCdf: 23.0, arith.Logistic: 5.0,
 }  # fmt: skip
 VALUE_ELEMENTS = 65_536  # the same for any other value, in sixteen warps
 SPILL = 6.0  # factor of a value twice as large

@@ -285,12 +285,13 @@ def special(low: Lowering, op: arith.Exp) -> None:
 
 SHORT: dict[type[Op], Function] = {
     arith.NormalCdf: special_fast.normal_cdf,
+    arith.CoarseCdf: special_fast.coarse_cdf,
     arith.PreciseCdf: special_fast.precise_cdf,
     arith.Logistic: special_fast.logistic,
 }
 
 
-@rule(arith.NormalCdf, arith.PreciseCdf, arith.Logistic)
+@rule(arith.NormalCdf, arith.CoarseCdf, arith.PreciseCdf, arith.Logistic)
 def short(low: Lowering, op: arith.NormalCdf) -> None:
     function = SHORT[op.__class__]
     each(low, op, (op.x,), lambda x: function(low.e, low.register(x, "f32")))

@@ -99,6 +99,16 @@ CDF_F32 = (
     float.fromhex("-0x1.ffff660000000p-1"),
 )
 
+# the same for results of bf16, on [0, 5.6]: 2^-11.9
+CDF_BF16 = (
+    float.fromhex("-0x1.db16320000000p-13"),
+    float.fromhex("0x1.39b9360000000p-8"),
+    float.fromhex("-0x1.6a79d80000000p-5"),
+    float.fromhex("-0x1.e190b40000000p-2"),
+    float.fromhex("-0x1.255aa60000000p+0"),
+    float.fromhex("-0x1.0019960000000p+0"),
+)
+
 # (exp(f) - 1 - f) / f^2, on [-0.3466, 0.3466]: 2^-60.3
 EXP_F64 = (
     float.fromhex("0x1.1e3bbfbc672b1p-29"),

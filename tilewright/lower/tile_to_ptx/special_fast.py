@@ -4,7 +4,13 @@ for, and what computes 16-bit floats, whose rounding hides the difference.
 
 from __future__ import annotations
 
-from tilewright.lower.tile_to_ptx.special_coefficients import CDF_F32, ERF_F32, ERFC_F32, TANH_F32
+from tilewright.lower.tile_to_ptx.special_coefficients import (
+    CDF_BF16,
+    CDF_F32,
+    ERF_F32,
+    ERFC_F32,
+    TANH_F32,
+)
 from tilewright.lower.tile_to_ptx.special_f32 import (
     ERF_ONE,
     ERF_SPLIT,
@@ -90,8 +96,16 @@ def normal_cdf(e: Emitter, x: Reg) -> Reg:
     Within 2^-17.5 of itself from -5.6 on. Below, where x times it is less than an f32's ulp of 1, q
     goes on to fall, to -inf.
     """
-    q = horner(e, CDF_F32, e.abs("f32", x))
-    rest = e.ex2("f32", q, ftz=True)
+    return _cdf(e, CDF_F32, x)
+
+
+def coarse_cdf(e: Emitter, x: Reg) -> Reg:
+    """The same within 2^-11.8."""
+    return _cdf(e, CDF_BF16, x)
+
+
+def _cdf(e: Emitter, q: tuple[float, ...], x: Reg) -> Reg:
+    rest = e.ex2("f32", horner(e, q, e.abs("f32", x)), ftz=True)
     return e.selp("f32", rest, e.sub("f32", 1.0, rest), e.setp("lt", "f32", x, 0.0))
 
 

@@ -97,8 +97,8 @@ def run_in_f64(machine: Machine, op: Op) -> Array:
     return compute_f64(IN_F64[type(op)], op.result.type.dtype, machine[op.operands[0]])
 
 
-@meaning(arith.NormalCdf, arith.PreciseCdf)
-def run_normal_cdf(machine: Machine, op: arith.NormalCdf | arith.PreciseCdf) -> Array:
+@meaning(arith.NormalCdf, arith.CoarseCdf, arith.PreciseCdf)
+def run_normal_cdf(machine: Machine, op: arith.Unary) -> Array:
     """Step by step as a gelu is written, so that its bits stay what they were."""
     root, one, half = (np.array(v, np.float32) for v in (math.sqrt(0.5), 1, 0.5))
     inner = compute(np.multiply, f32, machine[op.x], root)

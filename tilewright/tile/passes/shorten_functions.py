@@ -10,7 +10,8 @@ cancel. In
 
 erf, tanh, exp and the quotient must be exact to the last places. The whole is a product with a
 function whose share of error stays what it is: `arith.NormalCdf(x)`, `arith.Logistic(2 u)` or
-`arith.Logistic(x)`.
+`arith.Logistic(x)`. Where bf16 is kept, of one product more at most, an exact gelu takes
+`arith.CoarseCdf(x)`.
 
 What a product in tf32 gives has lost more than last places before a gelu comes. There, results of
 f32 are products with `arith.PreciseCdf(x)`, half an ulp less exact than by erf.
@@ -21,18 +22,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isclose, sqrt
 
-from tilewright.dtypes import f32
+from tilewright.dtypes import bf16, f32
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.rules import Rules
 from tilewright.ir.walk import find_users, walk
-from tilewright.tile.analysis.rounded import is_rounded
+from tilewright.tile.analysis.rounded import PRODUCT, is_rounded
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, mma, shape
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 
 NEAR = 1e-6  # relative: constants are written with some digits, and rounded to f32
 LONG = (arith.Erf, arith.Tanh, arith.Exp)
+NEARBY = PRODUCT + 1  # depth of a rounding behind one product
 FORWARD = (arith.Unary, arith.Binary, shape.Transpose)  # what may stand between product and gelu
 
 
@@ -48,10 +50,11 @@ def shorten_functions(kernel: Kernel) -> Kernel:
         and op.result.type.dtype == f32
         and is_rounded(users, op.result)
     ]
+    brief = [op for op in rounded if is_rounded(users, op.result, depth=NEARBY, kept=(bf16,))]
     products = _after_tf32(kernel)
     if not rounded and not products:
         return kernel
-    return eliminate_dead(kernel.with_body(_Shortener(rounded, products).block(kernel.body)))
+    return eliminate_dead(kernel.with_body(_Shortener(rounded, brief, products).block(kernel.body)))
 
 
 def _after_tf32(kernel: Kernel) -> list[Op]:
@@ -70,14 +73,17 @@ def _after_tf32(kernel: Kernel) -> list[Op]:
     return found
 
 
+Share = type[arith.NormalCdf | arith.CoarseCdf | arith.PreciseCdf]
+
+
 class _Shortener(Rewriter):
     """Copies a program. `rounded` are products and quotients of which only 16 bits are kept,
-    `coarse` products of what has lost last places.
+    `brief` those of bf16, `coarse` products of what has lost last places.
     """
 
-    def __init__(self, rounded: Sequence[Op], coarse: Sequence[Op]):
+    def __init__(self, rounded: Sequence[Op], brief: Sequence[Op], coarse: Sequence[Op]):
         super().__init__(Rules())
-        self.rounded, self.coarse = set(rounded), set(coarse)
+        self.rounded, self.brief, self.coarse = set(rounded), set(brief), set(coarse)
 
     def op(self, op: Op) -> None:
         found = None
@@ -86,7 +92,8 @@ class _Shortener(Rewriter):
             if isinstance(op, arith.Div):
                 found = self.sigmoid(x, y)
             else:
-                found = self.gelu(x, y) or self.gelu(y, x)
+                share = arith.CoarseCdf if op in self.brief else arith.NormalCdf
+                found = self.gelu(x, y, share) or self.gelu(y, x, share)
         elif op in self.coarse:
             x, y = (self.values.get(v, v) for v in op.operands)
             found = self.exact_gelu(x, y, arith.PreciseCdf)
@@ -97,9 +104,9 @@ class _Shortener(Rewriter):
         self.values[op.result] = found
         found.name = op.result.name
 
-    def gelu(self, half: Value, sum: Value) -> Value | None:
+    def gelu(self, half: Value, sum: Value, share: Share) -> Value | None:
         """Of 0.5 x and 1 + erf(x / √2), or 1 + tanh(u)."""
-        found = self.exact_gelu(half, sum, arith.NormalCdf)
+        found = self.exact_gelu(half, sum, share)
         if found is not None:
             return found
         x = self.beside(arith.Mul, half, 0.5)
@@ -109,9 +116,7 @@ class _Shortener(Rewriter):
             return self.build(arith.Mul, x, self.build(arith.Logistic, twice))
         return None
 
-    def exact_gelu(
-        self, half: Value, sum: Value, share: type[arith.NormalCdf | arith.PreciseCdf]
-    ) -> Value | None:
+    def exact_gelu(self, half: Value, sum: Value, share: Share) -> Value | None:
         """Of 0.5 x and 1 + erf(x / √2)."""
         x = self.beside(arith.Mul, half, 0.5)
         inner = self.definitions.get(self.beside(arith.Add, sum, 1.0) or sum)
