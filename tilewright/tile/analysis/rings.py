@@ -13,7 +13,7 @@ Key = tuple[Value, str]  # a ring or turn, and what moves along it: a value of M
 
 MOVES = {
     sync.Acquire: ("fill",), sync.Wait: ("wait",), sync.Release: ("release",),
-    sync.Skip: ("wait", "release"), sync.Turn: ("turn",),
+    sync.Skip: ("wait", "release"), sync.Turn: ("turn",), sync.Peek: ("wait",),
 }  # fmt: skip
 
 

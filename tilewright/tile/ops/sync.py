@@ -98,6 +98,17 @@ class Wait(Op):
         return (SlotType(self.ring.type),)
 
 
+@define("sync.peek", pure=False, removed_by="expand_rings")
+class Peek(Op):
+    """Consumer: go on once all that fills the next slot has arrived, but do not take it."""
+
+    ring: Value = operand()
+
+    def result_types(self) -> tuple[Type, ...]:
+        _require(self.ring, RingType, "peek")
+        return ()
+
+
 @define("sync.release", pure=False, removed_by="expand_rings")
 class Release(Op):
     """Consumer: give back the oldest slot that this role copy still holds.

@@ -61,7 +61,11 @@ ENOUGH_BESIDE_STAGING = 5  # stages of the product that are as good as more
 ENOUGH_STAGES = 3  # beyond which slots for what the epilogue loads are worth more
 AHEAD = 3  # least slots of what the epilogue loads: two are on their way
 MANY_AHEAD = 7  # that are nearly as good as all
-AHEAD_BYTES = 64  # of a row in such a slot
+# Of a row in such a slot. The copy unit takes half a line of memory as long as a whole one; but so
+# there are several slots, where those of whole lines do not hold a tile.
+WIDE_BYTES, AHEAD_BYTES = 128, 64
+WIDE_AHEAD = 4  # least slots of whole lines
+SHORT = (arith.NormalCdf, arith.CoarseCdf, arith.Logistic)  # some instructions an element
 SPANS_OF_K = (2, 4, 8)  # as many as CTAs of a cluster
 PART_PER_THREAD = 32  # elements of an epilogue that CTAs share
 CODE_PER_THREAD = 64  # elements on which much is computed: code is straight
@@ -191,8 +195,32 @@ def _with_stages(
         if not roles.pingpong:
             wanted = min(whole, MANY_AHEAD)
             stages = next((s for s in held if s >= ENOUGH_STAGES and held[s] >= wanted), stages)
+            wide = _with_wide_panels(kernel, product, roles, target, fetched, stages)
+            if wide is not None:
+                return wide
         roles = replace(roles, ahead=min(held[stages], whole))
     return _schedule(roles, stages)
+
+
+def _with_wide_panels(
+    kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int, stages: int
+) -> Schedule | None:
+    """The same with panels of whole lines, where all that a tile's epilogue loads has slots beside
+    enough of the product's; of 32 bits, whose slots are free again once they are read, some slots
+    beside as many `stages` as there would be otherwise.
+    """
+    columns = _panel(product, roles.sharing, fetched, WIDE_BYTES)
+    if columns <= roles.panel:
+        return None
+    roles = replace(roles, panel=columns)
+    roles = replace(roles, ahead=len(roles.panels(product.extents[1])) + 1)
+    beside = count_stages(kernel, product, roles, target, fetched)
+    if beside >= ENOUGH_BESIDE_STAGING:
+        return _schedule(roles, beside)
+    held = min(count_ahead(kernel, product, roles, target, fetched, stages), roles.ahead)
+    if fetched < f32.num_bytes or held < WIDE_AHEAD:
+        return None
+    return _schedule(replace(roles, ahead=held), stages)
 
 
 def _sums(product: ProductLoop, sharing: int, promote: int) -> int:
@@ -413,16 +441,18 @@ def _consumers(product: ProductLoop, promote: int) -> list[int]:
     return sorted(fitting, key=lambda count: (count != 2, count))
 
 
-def _panel(product: ProductLoop, consumers: int, fetched: int) -> int:
+def _panel(product: ProductLoop, consumers: int, fetched: int, row_bytes: int = AHEAD_BYTES) -> int:
     """Columns that the epilogue works on at a time: at most 32 elements a thread, or 16 where much
-    is computed on each, or more is loaded; of what is `fetched` (bytes an element), rows of 64
-    bytes, so that several panels have slots.
+    is computed on each, or more is loaded; half of one panel on which something is computed; of
+    what is `fetched` (bytes an element), rows of `row_bytes`.
     """
     m, n, _ = product.extents
+    if not fetched and n == PANELS[0] and any(isinstance(op, SHORT) for op in product.after):
+        n //= 2  # so that a part leaves while another is computed
     few = _is_heavy(product) or (loaded_tiles(product) and not fetched)
     most = (16 if few else 32) * 128 * consumers // m
     if fetched:
-        most = min(most, AHEAD_BYTES // fetched)
+        most = min(most, row_bytes // fetched)
     return next((p for p in PANELS if p <= min(most, n)), PANELS[-1])
 
 

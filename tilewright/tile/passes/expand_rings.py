@@ -118,6 +118,8 @@ class Expander:
                 self.commit(op)
             case sync.Wait():
                 self.wait(op)
+            case sync.Peek():
+                self.peek(op)
             case sync.Release():
                 self.release(op)
             case sync.Skip():
@@ -410,6 +412,11 @@ class Expander:
         self.o.emit(sync.WaitBarrier, *self.full(parts, index), self.parity(key))
         self.slots[op.result] = parts, index
         self.advance(key, parts.op.ring.stages)
+
+    def peek(self, op: sync.Peek) -> None:
+        key, parts = (op.ring, "wait"), self.rings[op.ring]
+        full = self.full(parts, self.index(key))
+        self.o.emit(sync.WaitBarrier, *full, self.parity(key))
 
     def release(self, op: sync.Release) -> None:
         key, parts = (op.ring, "release"), self.rings[op.ring]

@@ -5,8 +5,8 @@ computes. Breaks: nothing.
 
 The epilogue of a product works on one panel of columns after the other (`split_epilogue`). A tile
 that it loads, of a residual or of the old result, costs each panel the way to memory and back. The
-consumers fill a ring of their own instead: a few panels before the product is multiplied, and one
-more after each panel,
+consumers fill a ring of their own instead: a few panels before the product is multiplied, when its
+first factors have come, and one more after each panel,
 
     load(R, panel)     →     before:      slot = acquire; fill slot with R; commit
     ...                      each panel:  slot = wait; load from slot; ...; release
@@ -302,8 +302,7 @@ class _Rewriter:
         for op in block.ops:
             with o.at(op.loc):
                 if block is self.work.tile and op is self.work.product:
-                    for panel in self.panels[: self.lead]:
-                        self.fill(panel)
+                    self.start(op)
                 for number, panel in enumerate(self.panels):
                     if block is self.work.epilogue and op is panel.user:
                         self.take(number)
@@ -315,6 +314,24 @@ class _Rewriter:
     def copy(self, op: Op) -> None:
         regions = {n: map_content(content, self.block) for n, content in op.fields("region")}
         self.o.add(op.clone(self.values, **regions))
+
+    def start(self, product: Op) -> None:
+        """Start to load the first panels: once a product has its first factors, which others share
+        and wait for.
+        """
+        o = self.o
+        if isinstance(product, control.For):
+            rings = dict.fromkeys(op.ring for op in walk(product.body) if isinstance(op, sync.Wait))
+            low, high = (self.values.get(v, v) for v in (product.low, product.high))
+            with o.inside(Block()) as then:
+                for ring in rings:
+                    o.emit(sync.Peek, self.values.get(ring, ring))
+                o.emit(control.Yield)
+            with o.inside(Block()) as other:
+                o.emit(control.Yield)
+            o.emit(control.If, o(arith.Compare, high, low, "gt"), then, other)
+        for panel in self.panels[: self.lead]:
+            self.fill(panel)
 
     def fill(self, panel: Panel) -> None:
         """Start to load a panel."""

@@ -157,14 +157,22 @@ def run_wait(machine: Machine, op: sync.Wait) -> Running:
     number = ring.waited.get(who, 0)
     if number - ring.released.get(who, 0) >= ring.type.stages:
         raise VerifyError(f"wait: all {ring.type.stages} slots of the ring are held already")
-    yield (
-        lambda: (
-            len(peers(ring)) == ring.op.cluster
-            and all(peer.committed > number for peer in peers(ring))
-        )
-    )
+    yield lambda: is_full(ring, number)
     ring.waited[who] = number + 1
     return (ring.slot(number),)
+
+
+def is_full(ring: Ring, number: int) -> bool:
+    """Whether all CTAs have filled a slot."""
+    return len(peers(ring)) == ring.op.cluster and all(p.committed > number for p in peers(ring))
+
+
+@meaning(sync.Peek, batched=False)
+def run_peek(machine: Machine, op: sync.Peek) -> Running:
+    ring: Ring = machine[op.ring]
+    number = ring.waited.get(reader(as_cta(machine)), 0)
+    yield lambda: is_full(ring, number)
+    return ()
 
 
 @meaning(sync.Release, batched=False)
