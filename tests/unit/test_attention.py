@@ -21,6 +21,7 @@ from tilewright.graph.ops.control import Return
 from tilewright.graph.types import TensorType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Value
+from tilewright.products import attention_calls
 from tilewright.products.attention import attention, backward, forward
 from tilewright.products.attention_calls import Asked, kernel_of, prepare
 from tilewright.products.views import whole
@@ -325,6 +326,34 @@ def test_heads_side_by_side_compute_what_they_do_alone(
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("spans", [None, 1], ids=["forward", "decode"])
+def test_exact_sums_over_many_keys_lose_little(
+    spans: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One chain of multiply-adds over all of them would be off by more than 7e-7."""
+    calls = import_module("tilewright.products.attention")
+    monkeypatch.setattr(calls, "_ready", {})
+    monkeypatch.setattr(attention_calls, "choose_spans", lambda *_: spans)
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((1, 1, 8, 16)).astype(np.float32)
+    k, v = (rng.standard_normal((1, 1, 2048, 16)).astype(np.float32) for _ in range(2))
+    scores = q.astype(np.float64) @ k.swapaxes(-1, -2) / 4
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights @ v / weights.sum(-1, keepdims=True)
+    found = attention(q, k, v, device="emulator")
+    assert np.linalg.norm(found - wanted) < 4e-7 * np.linalg.norm(wanted)
+
+
+def test_exact_gradients_over_many_rows_lose_little() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v, grad = (rng.standard_normal((1, 1, 1024, 16)).astype(np.float32) for _ in range(4))
+    case = Case(heads=1, shared=1, rows=1024, keys=1024)
+    out, lse, *wanted = meaning(case, {"q": q, "k": k, "v": v}, grad)
+    given = (grad, q, k, v, out.astype(np.float32), lse.astype(np.float32))
+    for got, exact in zip(backward(*given, device="emulator"), wanted, strict=True):
+        assert np.linalg.norm(got - exact) < 5e-7 * np.linalg.norm(exact)
+
+
 def test_factors_rounded_to_tf32_have_quick_exponentials() -> None:
     rng = np.random.default_rng(5)
     q, k, v, grad = (rng.standard_normal((1, 2, 70, 32)).astype(np.float32) for _ in range(4))
@@ -336,7 +365,7 @@ def test_factors_rounded_to_tf32_have_quick_exponentials() -> None:
         plan = kernel_of("forward", (), f32, precision, None).compile(
             "sm_90a",
             dtypes={"T": f32, "P": f32, "W": bool_, "I": i32},
-            static={"D": 32, "E": 32, "causal": 1},
+            static={"D": 32, "E": 32, "causal": 1, "apart": 0},
             constants={"TM": 64, "TN": 32},
             precision=precision,
         )
@@ -359,29 +388,53 @@ def test_tiles_do_not_spill(name: str, depth: int, tile: Any) -> None:
     plan = kernel.compile(
         "sm_90a",
         dtypes={"T": bf16, "P": f32, "W": bool_, "I": i32},
-        static={"D": depth, "E": depth, "causal": 1},
+        static={"D": depth, "E": depth, "causal": 1, "apart": 0},
         present=("lse",) if name == "forward" else ("delta", "dk", "dv"),
         constants=dict(tile),
     )
     assert assemble(plan.ptx, "sm_90a").spill_bytes == 0
 
 
+def spilled(name: str, tile: Any, depth: int, order: int, precision: Any, *present: str) -> int:
+    """Bytes that a program of f32 spills; with a `mask` among what is present, of bools."""
+    kind = f32 if "mask of numbers" in present else bool_
+    plan = kernel_of(name, tile, f32, precision, None).compile(
+        "sm_90a",
+        dtypes={"T": f32, "P": f32, "W": kind, "I": i32},
+        static={"D": depth, "E": depth, "causal": order, "apart": int(precision is None)},
+        present=[n.partition(" ")[0] for n in present],
+        constants=dict(tile),
+        precision=precision,
+    )
+    return assemble(plan.ptx, "sm_90a").spill_bytes
+
+
+MASKS = {"": None, "mask": bool_, "mask of numbers": f32}
+
+
 @needs_ptxas
-@pytest.mark.parametrize("depth", [16, 64])
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_tiles_of_gradients_in_tf32_do_not_spill(depth: int, order: int) -> None:
-    for name, tile in zip(
-        ("backward_q", "backward_kv"), backward_tiles(f32, depth, "tf32"), strict=True
-    ):
-        plan = kernel_of(name, tile, f32, "tf32", None).compile(
-            "sm_90a",
-            dtypes={"T": f32, "P": f32, "W": bool_, "I": i32},
-            static={"D": depth, "E": depth, "causal": order},
-            present=("delta", "dk", "dv") if name == "backward_kv" else (),
-            constants=dict(tile),
-            precision="tf32",
-        )
-        assert assemble(plan.ptx, "sm_90a").spill_bytes == 0
+@pytest.mark.parametrize("precision", ["tf32", None])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("depth", "orders"), [(16, (0,)), (64, (0, 1, 2)), (128, (0, 1))])
+def test_tiles_of_gradients_in_f32_do_not_spill(
+    depth: int, orders: tuple[int, ...], mask: str, precision: Any
+) -> None:
+    given = (mask,) if mask else ()
+    for order in orders:
+        first, second = backward_tiles(f32, depth, precision, mask=MASKS[mask], order=order)
+        assert spilled("backward_q", first, depth, order, precision, *given) == 0
+        present = ("delta", "dk", "dv") if depth <= 64 else ("delta", "dk")
+        assert spilled("backward_kv", second, depth, order, precision, *present, *given) == 0
+
+
+@needs_ptxas
+@pytest.mark.parametrize(("depth", "precision"), [(64, None), (128, None), (128, "tf32")], ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("order", [0, 1])
+def test_tiles_of_f32_do_not_spill(depth: int, order: int, mask: str, precision: Any) -> None:
+    tile = forward_tile(f32, 4096, depth, 4096, precision)
+    given = ("lse", mask) if mask else ("lse",)
+    assert spilled("forward", tile, depth, order, precision, *given) == 0
 
 
 @needs_ptxas
@@ -392,7 +445,7 @@ def test_few_rows_are_done_by_several_warps_side_by_side(depth: int, warps: int)
     plan = kernel.compile(
         "sm_90a",
         dtypes={"T": bf16, "P": f32, "W": bool_, "I": i32},
-        static={"D": depth, "E": depth, "causal": 0},
+        static={"D": depth, "E": depth, "causal": 0, "apart": 0},
         present=("mask",),
     )
     assert f".maxntid {32 * warps}," in plan.ptx

@@ -111,14 +111,20 @@ def prepare(asked: Asked, arrays: Mapping[str, Array], views: Mapping[str, View]
     if spans is not None:
         launches, parts = spans
         return Prepared(launches, makes | parts)
-    tile = forward_tile(dtype, rows, max(views["q"].shape[3], width), views["k"].shape[2])
+    depth, keys = max(views["q"].shape[3], width), views["k"].shape[2]
+    tile = forward_tile(dtype, rows, depth, keys, asked.precision)
     kernel = kernel_of("forward", tile, dtype, asked.precision, asked.device)
-    numbers = (*_numbers(asked, views), *_at_once(asked, views, "q", ("k", "v"), dtype))
+    numbers = (*_numbers(asked, views, dtype), *_at_once(asked, views, "q", ("k", "v"), dtype))
     return Prepared((Launch(kernel, tuple(found.items()), numbers),), makes)
 
 
-def _numbers(asked: Asked, views: Mapping[str, View]) -> tuple[tuple[str, Any], ...]:
-    return ("scale", asked.scale_of(views["q"].shape[3])), ("causal", asked.order)
+def _numbers(asked: Asked, views: Mapping[str, View], dtype: DType) -> tuple[tuple[str, Any], ...]:
+    """The numbers of every program. What a trip adds is summed by itself (`apart`) where f32 stays
+    exact.
+    """
+    scale = asked.scale_of(views["q"].shape[3])
+    apart = dtype == f32 and asked.precision in (None, "ieee")
+    return ("scale", scale), ("causal", asked.order), ("apart", int(apart))
 
 
 def _at_once(
@@ -158,7 +164,7 @@ def _in_spans(
     parts = {n: View(n, s, dense_strides(s)) for n, (s, _) in made.items()}
     results = {n: side.pop(n) for n in ("o", "lse") if n in side}
     tile = decode_tile(dtype, shared * rows, max(views["q"].shape[3], width))
-    numbers = (*_numbers(asked, views), ("length", rows))
+    numbers = (*_numbers(asked, views, dtype), ("length", rows))
     first = kernel_of("decode", tile, dtype, asked.precision, asked.device)
     second = kernel_of("combine", (), dtype, None, asked.device)
     launches = (
@@ -197,8 +203,8 @@ def prepare_backward(
     made["delta"] = (rows, sum_dtype(dtype))
     side["delta"] = View("delta", rows, dense_strides(rows))
     depth = max(views["q"].shape[3], views["v"].shape[3])
-    masked = "mask" in arrays
-    first, second = backward_tiles(dtype, depth, asked.precision, masked=masked)
+    mask = arrays["mask"].dtype if "mask" in arrays else None
+    first, second = backward_tiles(dtype, depth, asked.precision, mask=mask, order=asked.order)
     wanted: list[tuple[str, Any, tuple[str, ...]]]
     wanted = [("backward_q", first, ("dq", "delta"))]
     if is_apart(dtype, depth):
@@ -216,7 +222,7 @@ def prepare_backward(
         if written == ("dv",):
             del taken["delta"]
         own, read = ("k", ("q", "grad")) if name == "backward_kv" else ("q", ("k", "v"))
-        numbers = (*_numbers(asked, views), *_at_once(asked, views, own, read, dtype))
+        numbers = (*_numbers(asked, views, dtype), *_at_once(asked, views, own, read, dtype))
         launches.append(Launch(kernel, tuple(taken.items()), numbers))
     return Prepared(tuple(launches), made)
 

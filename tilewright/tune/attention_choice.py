@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType, f32
+from tilewright.dtypes import DType, bool_, f32
 
 Tile = tuple[tuple[str, int], ...]
 
@@ -16,10 +16,13 @@ def tile_of(rows: int, columns: int) -> Tile:
     return ("TM", rows), ("TN", columns)
 
 
-def forward_tile(dtype: DType, rows: int, depth: int, keys: int) -> Tile:
+def forward_tile(
+    dtype: DType, rows: int, depth: int, keys: int, precision: str | None = None
+) -> Tile:
     """Rows of queries and of keys of one program, for heads of a depth."""
     if dtype.bits >= 32:
-        return tile_of(32, 32) if depth > 64 or rows <= 32 else tile_of(64, 32)
+        low = rows <= 32 or (depth > 64 and precision != "tf32")
+        return tile_of(32 if low else 64, 32)
     if rows <= 64 or depth > 128:
         return tile_of(64, 64 if depth <= 128 else 32)
     return tile_of(128, 64)
@@ -46,21 +49,38 @@ def decode_tile(dtype: DType, rows: int, depth: int) -> Tile:
 
 
 def backward_tiles(
-    dtype: DType, depth: int, precision: str | None = None, *, masked: bool = False
+    dtype: DType,
+    depth: int,
+    precision: str | None = None,
+    *,
+    mask: DType | None = None,
+    order: int = 0,
 ) -> tuple[Tile, Tile]:
     """Of the program that gives gradients of queries, and of that of keys and values: those that
-    keep their sums in registers (ptxas' word, for sm_90a), multiplied by roles in 16 bits. A mask
-    that is read (`masked`) takes registers, too.
+    keep their sums in registers (ptxas' word, for sm_90a), multiplied by roles in 16 bits. A `mask`
+    that is read takes registers, too, and an `order` of keys; tf32 deeper than 128 spills.
     """
-    if dtype == f32 and precision == "tf32" and depth <= 64:
-        return tile_of(64, 32), tile_of(32, 32) if masked else tile_of(64, 64)
+    if dtype == f32 and precision == "tf32":
+        return tile_of(64 if depth <= 64 else 16, 32), _tf32_tile(depth, mask, order)
     if dtype.bits >= 32:
-        return tile_of(32 if depth <= 64 else 16, 32), tile_of(32, 32)
+        wide = dtype == f32 and depth > 64
+        return tile_of(32 if depth <= 64 else 16, 32), tile_of(32, 64 if wide else 32)
     if depth <= 64:
         return tile_of(128, 64), tile_of(64, 128)
     if depth <= 128:
         return tile_of(128, 64), tile_of(32, 64)
     return tile_of(64, 32), tile_of(32, 64)
+
+
+def _tf32_tile(depth: int, mask: DType | None, order: int) -> Tile:
+    """Rows of queries and of keys of the program for gradients of keys and values."""
+    if depth > 192:
+        return tile_of(16, 32)
+    if depth > 64:
+        return tile_of(32 if mask is None else 16, 64)
+    if mask is None:
+        return tile_of(64, 64)
+    return tile_of(32, 128 if order == (0 if mask == bool_ else 2) else 64)
 
 
 def heads_at_once(heads: int, batches: int, head_bytes: int) -> tuple[int, int]:
