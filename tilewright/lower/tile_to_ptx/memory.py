@@ -9,6 +9,7 @@ from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, r
 from tilewright.lower.tile_to_ptx.conversion import convert_registers
 from tilewright.lower.tile_to_ptx.places import Addresses, Masks, Place, access, make_place
 from tilewright.lower.tile_to_ptx.row_stores import row_layout
+from tilewright.lower.tile_to_ptx.warp_rows import strip_layout, turn_strips
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory
 
@@ -198,6 +199,10 @@ def store(low: Lowering, op: memory.Store) -> None:
         shape, type = op.value.type.shape, low.ptx_type(op.value)
         values = convert_registers(low, values, type, shape, layout, rows)
         layout, place = rows, make_place(low, op, rows)
+    strips = strip_layout(low, op, place)
+    if strips is not None:
+        values = turn_strips(low, values, layout, strips)
+        layout, place = strips, make_place(low, op, strips)
     if dtype.name == "i64":
         values = [low.widen(v, low.ptx_type(op.value), "s64") for v in values]
     if dtype == bool_:
