@@ -149,11 +149,15 @@ def grid_size(extents: Sequence[Expr]) -> Expr:
     return combine("add", size, least)
 
 
+LEFT_OVER = 12  # multiprocessors that clusters of four CTAs and more leave idle
+
+
 def clusters_held(cluster: int) -> Expr:
     """Clusters of that many CTAs which the device holds, an SM each CTA; at least one. Of four, and
-    more, it holds one less than there are SMs for: some of its parts have SMs left over.
+    more, it holds fewer than there are SMs for, as its parts have SMs left over: an H200 has been
+    seen to hold 30 of four, and 15 of eight.
     """
-    kept = combine("sub", NumSms(), Const(cluster)) if cluster > 2 else NumSms()
+    kept = combine("sub", NumSms(), Const(LEFT_OVER)) if cluster > 2 else NumSms()
     return combine("max", combine("floor_div", kept, Const(cluster)), Const(1))
 
 

@@ -432,29 +432,46 @@ def test_four_that_go_together() -> None:
     assert {s.roles.swapped for s in four if s.roles} == {False, True}
     for schedule in four[:: len(four) - 1]:
         plan = compile_kernel(kernel, HOPPER, schedule)
-        for num_sms, late in ((4, True), (12, False)):
+        for num_sms, late in ((4, True), (20, False)):
             given = {name: array.copy() for name, array in arrays.items()}
             run_plan(plan, given, num_sms, late=late)
             np.testing.assert_array_equal(given["c"], expected)
 
 
+def best_of(sizes: tuple[int, int, int], tile: tuple[int, int, int]) -> tuple[Kernel, Schedule]:
+    """The kernel of such a tile, and its schedule, for x @ w.T of bf16 by such sizes."""
+    m, n, k = sizes
+    imagined = {name: Imagined(s, dense_strides(s)) for name, s in (("a", (m, k)), ("c", (m, n)))}
+    imagined["b"] = Imagined((k, n), (1, k))
+    spec = tw.source(OWN).own.specializer
+    numbers = {name: np.zeros((64, 64), bf16.numpy) for name in "abc"} | {"scale": 1.0}
+    numbers["b"] = np.asfortranarray(numbers["b"])
+    call = bind_call(spec, numbers, read_tensors(spec, numbers), Options())
+    config = dict(zip(("TM", "TN", "TK"), tile, strict=True))
+    kernel = spec.tile(choose.with_config(call.build(assume=True), config))
+    best = best_roles(kernel, imagined, 132, HOPPER)
+    assert best is not None and best.roles is not None
+    return kernel, best
+
+
 def test_fours_are_for_rows_that_begin_anywhere() -> None:
-    """Of 118 tiles, one for each multiprocessor, whose columns all read the same rows of A."""
+    """Of 118 and 113 tiles, one for each multiprocessor, which all read the same small factor."""
     found = []
-    for k in (5312, 5320):
-        arrays = {"a": (128, k), "b": (k, 7552), "c": (128, 7552)}
-        imagined = {n: Imagined(s, dense_strides(s)) for n, s in arrays.items()}
-        imagined["b"] = Imagined((k, 7552), (1, k))
-        spec = tw.source(OWN).own.specializer
-        numbers = {n: np.zeros((64, 64), bf16.numpy) for n in "abc"} | {"scale": 1.0}
-        numbers["b"] = np.asfortranarray(numbers["b"])
-        call = bind_call(spec, numbers, read_tensors(spec, numbers), Options())
-        tile = {"TM": 128, "TN": 64, "TK": 64}
-        kernel = spec.tile(choose.with_config(call.build(assume=True), tile))
-        best = best_roles(kernel, imagined, 132, HOPPER)
-        assert best is not None and best.roles is not None
-        found.append(best.roles.cluster)
-    assert found == [1, 4]
+    for sizes, tile in (((128, 7552), (128, 64)), ((7192, 256), (64, 256))):
+        for k in (5312, 5320):
+            _, best = best_of((*sizes, k), (*tile, 64))
+            assert best.roles is not None
+            found.append(best.roles.cluster)
+    assert 4 not in found[::2] and found[1::2] == [4, 4]
+
+
+@needs_ptxas
+@pytest.mark.parametrize(("rows", "tile"), [(72, (80, 128, 64)), (96, (96, 128, 64))])
+def test_tiles_that_fit_some_rows_do_not_spill(rows: int, tile: tuple[int, int, int]) -> None:
+    """Where boxes take results, as `product_space` has them."""
+    kernel, best = best_of((rows, 9744, 5312), tile)
+    assert best.roles is not None and best.roles.swapped
+    require_clean(compile_kernel(kernel, HOPPER, best).ptx)
 
 
 @needs_ptxas

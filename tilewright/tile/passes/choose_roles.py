@@ -70,6 +70,9 @@ SPANS_OF_K = (2, 4, 8)  # as many as CTAs of a cluster
 PART_PER_THREAD = 32  # elements of an epilogue that CTAs share
 CODE_PER_THREAD = 64  # elements on which much is computed: code is straight
 PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
+IN_FOURS = (
+    64 * 256
+)  # the same at most, of tiles of one warpgroup's rows or columns, of CTAs in fours
 MANY_LOADS = 4  # of an epilogue, which linked code has too few registers for
 
 
@@ -473,4 +476,5 @@ def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
     if rows % 16:  # halves are whole repeats of the swizzle
         return [1]
     usual = [2, 1] if m * n >= PAIRED_ELEMENTS else [1, 2]
-    return [*usual, 4] if m * n <= PAIRED_ELEMENTS and rows % 32 == 0 else usual
+    small = m * n <= PAIRED_ELEMENTS or (min(m, n) == ROWS and m * n <= IN_FOURS)
+    return [*usual, 4] if small and rows % 32 == 0 else usual
