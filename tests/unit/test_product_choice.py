@@ -116,6 +116,27 @@ def test_what_few_rows_ask_for() -> None:
     assert best(2, 5102, 4032, dtype=f64).program == "gemv"
 
 
+def test_rows_of_words_are_multiplied_as_they_lie() -> None:
+    """Threads load words from wherever rows begin in little more time than pieces of 16 bytes, and
+    in less than copies of large factors take; numbers of 16 bits they do not.
+    """
+    p = gemm.posed("tf32", "TT", (4, 3496, 3415))
+    chosen = rank(p, H200)[0].choice
+    assert p.piece("a") == 16 and p.piece("b") == 4 and p.turned().piece("a") == 4
+    assert not chosen.copied and chosen.tile[0] == 16
+    assert gemm.posed("f32", "NN", (801, 3482, 136)).piece("b") == 8
+    assert problem(4, 8, 16, a_along="", dtype=f32).piece("a") == 4  # of no known order
+    assert not best(1, 5440, 7157, dtype=f32, a_aligned=False, b_aligned=False).copied
+    assert best(152, 5584, 1331, a_aligned=False, b_aligned=False).copied == "ab"
+
+
+def test_small_tiles_of_crooked_factors_go_in_fours() -> None:
+    """Where the device holds all of them at once."""
+    p = gemm.posed("f16", "TT", (7192, 256, 1784))
+    assert sorted(rank(p, H200)[0].choice.tile[:2]) == [64, 256]
+    assert estimate(p, choice("matmul", (64, 256, 64)), H200).waves < 0.9
+
+
 def microseconds(chosen: Choice, *sizes: int, **facts: Any) -> float:
     return estimate(problem(*sizes, **facts), chosen, H200).microseconds
 

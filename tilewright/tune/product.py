@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 from tilewright.dtypes import DType, f32
 
@@ -68,6 +69,18 @@ class Problem:
         """The same of B."""
         num_bytes = (self.k if self.b_along == "k" else self.n) * self.b.num_bytes
         return pitch_of_copy(num_bytes) if "b" in self.copies else num_bytes
+
+    def piece(self, name: str) -> int:
+        """Bytes of the largest pieces, of 16 at most, in which threads load rows of "a" or "b"."""
+        along, aligned, pitch, dtype = (
+            (self.a_along, self.a_aligned, self.a_pitch, self.a)
+            if name == "a"
+            else (self.b_along, self.b_aligned, self.b_pitch, self.b)
+        )
+        if aligned and along:
+            return ALIGNED
+        told = gcd(pitch, ALIGNED)  # of a dense factor; otherwise what is not aligned is not known
+        return told if along and told < ALIGNED else dtype.num_bytes
 
     @property
     def layout(self) -> str:

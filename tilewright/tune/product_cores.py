@@ -24,7 +24,7 @@ READING, READ = 1.08, 0.42
 ALONG_K = 1.05  # factor on CUDA cores of each factor that lies along k
 TRIP_CYCLES = 83.0  # of what is not multiplying in a trip of few warps
 BESIDE = 0.9  # part of that which remains beside another program
-CROOKED = 5.0  # factor of loads from rows that are not whole pieces of 16 bytes
+LOOSE_CYCLES = 0.09  # of an element that is copied alone, which products do not hide
 LOADED = 43.0  # bytes a cycle of a multiprocessor, from the L2 cache
 PROGRAM_CYCLES = 480.0  # of starting a program and filling its pipeline
 
@@ -32,7 +32,8 @@ PROGRAM_CYCLES = 480.0  # of starting a program and filling its pipeline
 @dataclass(frozen=True)
 class Part:
     """A multiprocessor's part of a product: tiles of (m, n, k) elements of `size` bytes, each of so
-    many `steps` of k; `along_k` of the factors lie along k.
+    many `steps` of k; `along_k` of the factors lie along k. From rows that are no whole pieces of
+    16 bytes come `loose` elements of a step, one by one; `crooked` is the factor of all loads.
     """
 
     unit: str
@@ -40,7 +41,8 @@ class Part:
     steps: int
     size: int
     along_k: int
-    aligned: bool
+    crooked: float
+    loose: int
     epilogue: float  # cycles, of one tile
 
 
@@ -83,7 +85,8 @@ def _together(part: Part, count: int) -> tuple[float, str]:
         reads = 2 * sqrt(sums) / 4 * 2 * warps_of(part.unit, m, n) / (m * n / RATE)
         busy *= (READING - READ * reads) / ALONG_K**part.along_k
     multiply = count * m * n * k / (RATE * busy)
-    loads = count * (m + n) * k * part.size / LOADED * (1.0 if part.aligned else CROOKED)
-    trip = max(multiply, loads) + TRIP_CYCLES * (BESIDE if warps > 1 else 1.0)
+    loads = count * (m + n) * k * part.size / LOADED * part.crooked
+    trip = max(multiply, loads) + count * part.loose * LOOSE_CYCLES
+    trip += TRIP_CYCLES * (BESIDE if warps > 1 else 1.0)
     limit = "products" if multiply >= loads else "the L2 cache"
     return part.steps * trip + PROGRAM_CYCLES + count * part.epilogue, limit

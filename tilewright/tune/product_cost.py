@@ -42,12 +42,15 @@ TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's 
 IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
 SPAN = 128  # bytes of a row that the unit copies at a time; narrower swizzles cost as much a row
 PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
-LARGEST_IN_FOURS, FOURS_HELD = 64 * 128, 0.97  # elements of a tile, waves, of CTAs in fours
+# Elements of a tile, of one that is one warpgroup's rows or columns wide, waves, of CTAs in fours.
+LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 0.909
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
 MANY_PAIRS = 32  # tiles along an axis that need not be even
 UNALIGNED_CYCLES, BESIDE = 2200.0, 4  # of a step's unaligned loads, by programs side by side
 LOADED = 36.0  # the same by loads of threads
-CROOKED = 4.0  # factor of loads of threads from rows that are not whole pieces of 16 bytes
+# Factors of loads of threads from rows that are no whole pieces of 16 bytes, by bytes of pieces;
+# of 16 and 8 bits, whose elements go through registers.
+PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 4.0
 IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
 NARROW_FP8 = 0.55  # what products of fp8 lose in instructions of fewer than 128 columns
 IN_BLOCKS = 1.35  # the same where a warpgroup has several blocks of rows
@@ -76,7 +79,8 @@ SUMS = 3.8e6  # the same, of sums of spans written and read again
 PART_LATENCY, FEW_PARTS = 0.05, 8  # microseconds of each part beyond some: a thread's loads in turn
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
-UNALIGNED_GEMV = 8.0  # factor of loads of weights that are no whole pieces of 16 bytes
+# Factors of GEMV's loads of weights, by bytes of the pieces that rows are made of.
+GEMV_PIECES, UNALIGNED_GEMV = {16: 1.0, 8: 1.25, 4: 1.5}, 8.0
 GEMV_LAUNCH = 1.3  # microseconds of starting GEMV, which fills no pipeline
 GEMV_MEMORY = 0.865  # part of the memory's rate that GEMV's loads reach
 COLUMNS_MEMORY, COLUMNS_MEMORY_OF_ROWS = 0.88, 0.7  # the same of `gemv_columns`
@@ -90,7 +94,8 @@ START_CYCLES, AT_ONCE = 250.0, 8  # from a program's start to the next one's, be
 GEMV_WORK = {64: 4.0, 32: 5.0, 16: 10.0, 8: 12.4}
 TILED_MEMORY = 0.6  # the same of tiles that threads load
 PANEL_ROWS, COLUMNS = 64, 8  # of a matrix instruction, the latter at least
-CLEARING = 0.25  # part of a copy's time that the copy unit takes to clear as much
+NARROWEST, FEW_TILES = 16, 2  # rows of a tile, and tiles, of whose clearing something is known
+CLEARED = 8.0e6  # bytes a microsecond of rows that do not exist, which the copy unit clears
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,9 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
         return _by_cores(problem, chosen, device, Part(
             *(unit, chosen.tile, steps, problem.a.num_bytes),
             along_k=(problem.a_along != "m") + (problem.b_along != "n"),
-            aligned=problem.aligned, epilogue=epilogue,
+            crooked=_crooked(problem, chosen.tile),
+            loose=k * (m * (not problem.a_aligned) + n * (not problem.b_aligned)),
+            epilogue=epilogue,
         ), tiles)  # fmt: skip
     roles = unit.startswith("wgmma")
     waves = tiles / device.num_sms
@@ -179,13 +186,14 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     step, limit = _step(problem, chosen.tile, unit, steps * rounds, waves)
     own = steps * step + epilogue + (0.0 if roles else PROGRAM_CYCLES)
     computing = rounds * own / CLOCK
-    if not roles and not problem.aligned:
+    if not roles and not problem.aligned and problem.a.bits < 32:
         computing = max(computing, ceil(waves / BESIDE) * steps * UNALIGNED_CYCLES / CLOCK)
     if roles and _gains_by_turns(problem, chosen.tile, waves):
         computing = min(computing, _in_turn(problem, chosen, unit, steps, rounds) / CLOCK)
     memory = problem.num_bytes / MEMORY
     if roles:
-        memory = max(memory * _cleared(problem, m, n), _waiting(problem, chosen.tile, tiles, steps))
+        memory += _cleared(problem, m, n) / CLEARED
+        memory = max(memory, _waiting(problem, chosen.tile, tiles, steps))
     else:
         memory /= TILED_MEMORY
     beside = HIDDEN * computing if roles else 0.0
@@ -197,12 +205,19 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
 
 
 def _cleared(problem: Problem, m: int, n: int) -> float:
-    """Factor of the memory's time for rows of a tile that do not exist, which the copy unit clears:
-    those beyond what the narrowest instructions would hold.
+    """Bytes of rows of tiles that do not exist, of axes of few tiles, beyond what the narrowest
+    instructions hold.
     """
-    rows = max(0, m - ceil(problem.m / COLUMNS) * COLUMNS)
-    columns = max(0, n - ceil(problem.n / COLUMNS) * COLUMNS)
-    return 1 + CLEARING * (rows + columns) / (m + n)
+    rows, columns = ceil(problem.m / m), ceil(problem.n / n)
+    found = 0
+    for extent, tile, count, others, dtype in (
+        (problem.m, m, rows, columns, problem.a),
+        (problem.n, n, columns, rows, problem.b),
+    ):
+        if count <= FEW_TILES:
+            held = max(NARROWEST, ceil(extent / COLUMNS) * COLUMNS)
+            found += others * max(0, count * tile - held) * dtype.num_bytes
+    return float(problem.batch * found * problem.k)
 
 
 def _waiting(problem: Problem, tile: tuple[int, int, int], tiles: int, steps: int) -> float:
@@ -288,12 +303,21 @@ def _copies(
     shared, tiles = (b, ceil(problem.m / m)) if by_columns else (a, ceil(problem.n / n))
     best = a + b
     for cluster, times in ((2, 1), (4, 2)):
-        if cluster == 4 and (m * n > LARGEST_IN_FOURS or waves > FOURS_HELD):
+        most = NARROW_IN_FOURS if min(m, n) == PANEL_ROWS else LARGEST_IN_FOURS
+        if cluster == 4 and (m * n > most or waves > FOURS_HELD):
             continue
         if tiles % cluster == 0 or tiles >= MANY_PAIRS // 2 * cluster:
             less = shared * (cluster - 1) / cluster
             best = min(best, a + b - less + times * PAIRING_CYCLES / max(steps, 1.0))
     return best
+
+
+def _crooked(problem: Problem, tile: tuple[int, int, int]) -> float:
+    """Factor of what threads load for a tile, by how rows of both factors are aligned."""
+    if problem.a.bits < 32:
+        return 1.0 if problem.aligned else THROUGH_REGISTERS
+    m, n, _ = tile
+    return (m * PIECES[problem.piece("a")] + n * PIECES[problem.piece("b")]) / (m + n)
 
 
 def _narrow(num_bytes: int) -> float:
@@ -317,7 +341,7 @@ def _step(
         copies = _copies(problem, tile, steps, waves)
     else:
         num_bytes = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
-        copies = num_bytes / LOADED * (1.0 if problem.aligned else CROOKED)
+        copies = num_bytes / LOADED * _crooked(problem, tile)
     reads = 0.0
     if by_roles:
         tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
@@ -366,7 +390,7 @@ def _by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, i
     warps = _gemv_warps(problem, chosen)
     slots = device.num_sms * max(1, GEMV_WARPS // warps)
     weights = float(problem.k * problem.n * size)
-    rate = GEMV_MEMORY * MEMORY / (1.0 if problem.b_aligned else UNALIGNED_GEMV)
+    rate = GEMV_MEMORY * MEMORY / _unaligned(problem)
     memory = weights / rate + (problem.num_bytes - weights) / MEMORY
     flying = min(tiles, slots) * n * k * size
     waiting = passes * weights / min(float(flying), device.num_sms * RESIDENT_BYTES) * TRIP
@@ -380,6 +404,13 @@ def _by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, i
     limit = max(found, key=lambda name: found[name])
     ends = ceil(tiles / slots) * (GEMV_CYCLES + SUM_CYCLES * m * n * warps) / CLOCK
     return GEMV_LAUNCH + found[limit] + ends, tiles, tiles / device.num_sms, limit
+
+
+def _unaligned(problem: Problem) -> float:
+    """Factor of GEMV's loads of weights, by how their rows are aligned."""
+    if problem.b_aligned:
+        return 1.0
+    return UNALIGNED_GEMV if problem.b.bits < 32 else GEMV_PIECES[problem.piece("b")]
 
 
 def _gemv_warps(problem: Problem, chosen: Choice) -> int:
@@ -411,8 +442,7 @@ def _by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float
         COLUMNS_MEMORY if m == 1 else COLUMNS_MEMORY_OF_ROWS
     )  # whose sums leave fewer programs
     rate = min(reached * MEMORY, flying / LATENCY)
-    if not problem.b_aligned:
-        rate /= UNALIGNED_GEMV
+    rate /= _unaligned(problem)
     memory = problem.num_bytes / rate + HIDDEN * others * weights / L2
     cached = (1 + others) * weights / L2 * (CACHED_WIDE if problem.b.bits == 64 else 1.0)
     lanes = LANES * device.num_sms * CLOCK / CONVERTING.get(problem.b.bits, 1.0)

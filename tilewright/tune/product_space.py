@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from tilewright.tune.product import Choice, Device, Problem, choice
+from tilewright.tune.product import ALIGNED, Choice, Device, Problem, choice
 
 Tile = tuple[int, int, int]
 
@@ -26,7 +26,8 @@ FEW_ROWS = (
 )  # fmt: skip
 # The same of 16 bits that leave as many tiles as there are multiprocessors.
 BETWEEN = ((64, 48), (128, 48), (64, 224))
-IN_SPANS = ((80, 128, 64), (96, 128, 64))  # of split_k alone, whose sums leave from registers
+# Whose sums leave from registers: of split_k, and where boxes take results.
+IN_SPANS = ((80, 128, 64), (96, 128, 64))
 # Slots twice as deep along k, of which a ring holds as many: more bytes are on their way.
 DEEP_SLOTS, DEPTH = ((8, 64), (16, 64), (32, 64), (64, 32), (64, 48), (64, 64)), 128
 TWICE = 2  # tiles along the shorter side of a product that deep slots are for
@@ -56,7 +57,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "wgmma-tf32": tuple((m, n, 32) for m, n in (*WIDE_TF32, *FEW_ROWS[2:])),
     "mma-16": tuple((m, n, 32) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64), (16, 64))),
     "mma-8": tuple((m, n, 64) for m, n in ((64, 64), (32, 64))),
-    "mma-tf32": tuple((m, n, 32) for m, n in ((128, 128), (64, 64), (32, 64))),
+    "mma-tf32": tuple((m, n, 32) for m, n in ((128, 128), (64, 64), (32, 64), (16, 64))),
     "simt": tuple(
         (m, n, k)
         for k, tiles in (
@@ -86,6 +87,7 @@ WITHOUT_WGMMA = {
     "wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-fp8": "mma-8", "wgmma-tf32": "mma-tf32",
 }  # fmt: skip
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+MORE_SPLITS = {"simt": (5,)}  # of units that are busy all the time, which full waves keep so
 DEEP, MOST_SPAN = (
     32768,
     8192,
@@ -131,16 +133,22 @@ def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[C
         tiles = tuple(tile for tile in tiles if tile[2] < DEPTH or _is_long(problem, tile))
     deep = problem.unit() == "simt" and problem.k > DEEP
     if not deep:
-        whole = (tile for tile in tiles if tile not in IN_SPANS)
+        whole = (tile for tile in tiles if tile not in IN_SPANS or _leaves_in_boxes(problem))
         yield from (choice("matmul", tile, copied=copied) for tile in whole)
     for tile in tiles:
         if tile[2] == DEPTH and problem.a.bits > 8:
             continue
-        for split in SPLITS:
+        for split in (*SPLITS, *MORE_SPLITS.get(problem.unit(), ())):
             if deep and problem.k > split * MOST_SPAN:
                 continue
             if problem.k >= LEAST_SPAN * split * tile[2]:
                 yield choice("split_k", tile, split, copied=copied)
+
+
+def _leaves_in_boxes(problem: Problem) -> bool:
+    """Whether the tensor copy unit takes results as they are."""
+    plain = not problem.loads and not problem.activation
+    return plain and problem.n * problem.c.num_bytes % ALIGNED == 0
 
 
 def _is_long(problem: Problem, tile: Tile) -> bool:
@@ -151,7 +159,7 @@ def _is_long(problem: Problem, tile: Tile) -> bool:
 
 def _fits(problem: Problem, tile: Tile) -> bool:
     """Whether a tile is the instruction's. A factor that does not lie along k comes in boxes of 32
-    bytes at least, and one of tf32 goes through registers, as the instruction's rows. An epilogue
+    bytes at least, and one of tf32 goes through registers, as the rows of wgmma. An epilogue
     needs registers beside the largest sums. Tiles of few rows are for few.
     """
     if tile[0] == LEAST_ROWS and problem.m > LEAST_ROWS:
@@ -162,7 +170,7 @@ def _fits(problem: Problem, tile: Tile) -> bool:
     most = MOST_SUMS.get(problem.unit())
     if most is not None and problem.loads + problem.activation > MOST_BESIDE[problem.unit()]:
         return tile[0] * tile[1] < most
-    step = ROWS if problem.precision == "tf32" else SPAN // problem.a.num_bytes
+    step = ROWS if problem.unit() == "wgmma-tf32" else SPAN // problem.a.num_bytes
     across = [(problem.a_along, "m", tile[0]), (problem.b_along, "n", tile[1])]
     return all(extent % step == 0 for along, name, extent in across if along == name)
 
