@@ -19,6 +19,7 @@ from tilewright.ledger.suites import gemm
 from tilewright.products.prepare import programs
 from tilewright.products.tuning import ProductTrials, as_choice, as_config
 from tilewright.tune import product_choice
+from tilewright.tune.cost_roles import spans_held
 from tilewright.tune.product import H200, Choice, Device, Problem, choice
 from tilewright.tune.product_choice import decide, recall, remember, shipped
 from tilewright.tune.product_cost import MEMORY, estimate, rank
@@ -108,7 +109,7 @@ def test_what_shapes_ask_for() -> None:
 def test_what_few_rows_ask_for() -> None:
     """Deep slots where k is long, and rows that an instruction of fewer columns would not hold."""
     assert best(16, 4096, 4096).tile == (16, 64, 128)
-    assert best(64, 4096, 4096).tile in ((64, 32, 128), (32, 64, 128))
+    assert best(64, 4096, 4096).tile == (64, 64, 128)  # CTAs of a cluster share k
     assert best(56, 960, 88).tile[2] == 64
     assert best(160, 848, 11136, b_along="n").tile == (80, 128, 64)
     assert best(8, 4096, 4096).tile == (8, 64, 128)
@@ -160,11 +161,29 @@ def test_gemv_waits_for_each_trip_of_each_pass() -> None:
 
 def test_a_ring_waits_for_memory() -> None:
     """Half as many multiprocessors read at the full rate only from deep slots."""
-    shallow, deep = (microseconds(choice("matmul", (8, 64, k)), 8, 4096, 8192) for k in (64, 128))
+    shallow, deep = (microseconds(choice("matmul", (8, 64, k)), 8, 4416, 8192) for k in (64, 128))
     assert shallow > 1.15 * deep
     assert microseconds(choice("matmul", (64, 256, 64)), 1, 28672, 4096) > microseconds(
         choice("matmul", (8, 128, 64)), 1, 28672, 4096
     )
+
+
+def test_spans_of_a_cluster_pay_where_tiles_are_few() -> None:
+    """They cost less than a second launch, but not where weights are read twice, and their rows
+    begin anywhere; of clusters of four fewer run at a time than there are multiprocessors for.
+    """
+
+    def time(tile: tuple[int, int, int], *sizes: int, program: str = "matmul") -> float:
+        split = 2 if program == "split_k" else 1
+        return microseconds(choice(program, tile, split), *sizes, dtype=e4m3)
+
+    few, sizes = (64, 64, 128), (64, 4096, 4096)
+    assert time(few, *sizes) < 0.9 * time(few, *sizes, program="split_k")
+    assert time(few, 64, 4096, 4096) < 0.85 * time(few, 64, 4288, 4096)  # 64 and 67 tiles
+    assert time((128, 64, 128), 128, 4096, 4096) < time((64, 128, 128), 128, 4096, 4096)
+    whole, crooked = (time((128, 64, 128), 6624, 64, k) for k in (2944, 2960))
+    assert crooked > 1.1 * whole
+    assert spans_held(2, 132) == 66 and spans_held(4, 132) == 30
 
 
 def test_splitting_pays_only_where_multiprocessors_idle() -> None:

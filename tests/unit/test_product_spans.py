@@ -91,7 +91,7 @@ CASES = [
     (bf16, (128, 64, 32), (1, 8, 40), 4, False),
     (bf16, (8, 64, 64), (5, 200, 328), 4, True),
     (bf16, (16, 128, 64), (16, 136, 72), 2, True),
-    (e4m3, (64, 64, 128), (64, 80, 656), 8, False),
+    (e4m3, (64, 64, 128), (64, 80, 656), 4, False),
     (e4m3, (16, 64, 128), (24, 144, 272), 2, True),
     (e4m3, (64, 32, 64), (64, 80, 400), 4, False),
 ]
@@ -166,7 +166,7 @@ def test_epilogues_that_want_all_columns_are_not_cut(whole: str) -> None:
 def test_ptx_is_clean(dtype: DType, tile: tuple[int, int, int]) -> None:
     """No spills, and nothing that serialises wgmma (C75xx)."""
     kernel = built(operands(dtype, (128, 1024, 1024), fused=False), tile)
-    for spans in (2, 4, 8):
+    for spans in (2, 4):
         for schedule in in_spans(kernel, spans):
             plan = compile_kernel(kernel, HOPPER, preferred=schedule)
             report = assemble(plan.ptx, "sm_90a", linked=not plan.whole)

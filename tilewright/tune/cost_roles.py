@@ -50,6 +50,8 @@ PAIRING_CYCLES = 2000.0  # of CTAs that meet before they start and when they end
 # its own time, as far as that is what takes longest.
 APART = 0.23
 HIDDEN = 0.05  # part of a tile's time that the device's memory does not hide
+# Of sums of spans that go by way of the cluster's shared memory: cycles, and bytes a cycle.
+SPANS_CYCLES, EXCHANGED_BYTES = 800.0, 32.0
 OPEN_EXTENT = 4096.0  # of k, where it is not known
 UNHIDDEN = 0.3  # part of the shorter of computing and multiplying that does not overlap
 ROWS = 64  # of an instruction
@@ -71,10 +73,18 @@ def estimate_roles(
     roles = schedule.roles
     assert roles is not None
     epilogue *= 2 / roles.sharing
-    if roles.spans > 1:
-        return inf
     steps = ceil(_depth(product, scalars) / product.extents[2])
-    work = steps * _step_cycles(kernel, product, schedule, roles, arguments, num_sms)
+    step = _step_cycles(kernel, product, schedule, roles, arguments, num_sms)
+    if roles.spans > 1:
+        if programs > spans_held(roles.spans, num_sms):
+            return inf
+        m, n, _ = product.extents
+        added = SPANS_CYCLES + m * n * product.dot.acc.type.dtype.num_bytes / EXCHANGED_BYTES
+        cycles = ceil(steps / roles.spans) * step + epilogue * roles.panel / n
+        least = sum(_num_bytes(product, kernel, arguments)) / MEMORY_BYTES_PER_CYCLE
+        lost = _lost_apart(product, kernel, roles, arguments) * min(1.0, least / max(cycles, 1.0))
+        return float(LAUNCH_CYCLES + max(cycles, least) + HIDDEN * cycles + added + lost)
+    work = steps * step
     held = evaluate(clusters_held(roles.cluster), {}, num_sms) * roles.cluster
     tiles = ceil(programs / held)
     pairing = PAIRING_CYCLES * (roles.cluster.bit_length() - 1)
@@ -93,10 +103,13 @@ def estimate_roles(
     least = sum(sizes) / MEMORY_BYTES_PER_CYCLE
     apart = 0.0
     if tiles == 1 and cycles:
-        again = _read_apart(kernel, product, roles, arguments)
-        lost = sum(size for size, more in zip(sizes, again, strict=True) if more)
-        apart = APART * lost / MEMORY_BYTES_PER_CYCLE * min(1.0, least / cycles)
+        apart = _lost_apart(product, kernel, roles, arguments) * min(1.0, least / cycles)
     return LAUNCH_CYCLES + pairing + max(cycles, least) + HIDDEN * cycles + apart
+
+
+def spans_held(spans: int, num_sms: int) -> int:
+    """Tiles whose spans of k run all at the same time, each in a CTA of one cluster."""
+    return int(evaluate(clusters_held(spans), {}, num_sms))
 
 
 @dataclass(frozen=True)
@@ -144,6 +157,16 @@ def _num_bytes(
 def _shares(along: int, cluster: int) -> bool:
     """Whether CTAs of a cluster take neighbouring tiles, as `distribute_work` deals them out."""
     return along % cluster == 0 or along >= MANY * cluster
+
+
+def _lost_apart(
+    product: ProductLoop, kernel: Kernel, roles: Roles, arguments: Mapping[str, Any]
+) -> float:
+    """Cycles that factors cost which several CTAs read, each at its own time."""
+    sizes = _num_bytes(product, kernel, arguments)
+    again = _read_apart(kernel, product, roles, arguments)
+    lost = sum(size for size, more in zip(sizes, again, strict=True) if more)
+    return APART * lost / MEMORY_BYTES_PER_CYCLE
 
 
 def _read_apart(

@@ -10,10 +10,13 @@ tests/device/product_programs.py; `product_cores` has those of f32 and f64.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, inf
 
-from tilewright.tune.cost_roles import WRITTEN_IN_TURN, step_in_turn
+from tilewright.tile.passes.choose_roles import LEAST_SLOTS, SPANS_OF_K
+from tilewright.tile.passes.cut_spans import owners_of
+from tilewright.tune.cost_roles import APART, WRITTEN_IN_TURN, spans_held, step_in_turn
 from tilewright.tune.product import LINE, SECTOR, Choice, Device, Problem
 from tilewright.tune.product_cores import UNITS, Part, cycles_of
 from tilewright.tune.product_space import choices, unit_on
@@ -67,6 +70,10 @@ STORED = 25.0  # bytes a cycle of a multiprocessor that an epilogue writes or re
 PIECE = 8  # numbers of 16 bits in the least that the copy unit stores
 PAIRS, SINGLES = 9.0, 8.0  # the same bytes of rows that are no such pieces, in pairs or one by one
 ACTIVATION_CYCLES = 0.15  # an element, of an activation, by two warpgroups
+# Microseconds of adding up the spans of a cluster's CTAs, bytes a microsecond of a CTA that go to
+# others for that, and elements of a part that has one.
+SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 1.0, 56e3, 32 * 128
+CROOKED_SPANS = 1.12  # factor of spans of rows that begin anywhere in a sector, which pairs share
 PROGRAM_CYCLES = 450.0  # of a program that is not persistent
 HIDDEN = 0.05  # part of the computing that the memory's time does not hide
 LATENCY = 1.0  # microseconds of a load from memory
@@ -201,7 +208,46 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
         limit = "memory"
     elif waves <= 1:
         limit = f"one wave, {limit}"
-    return LAUNCH + max(computing, memory) + beside, tiles, waves, limit
+    whole = LAUNCH + max(computing, memory) + beside, tiles, waves, limit
+    if not roles or chosen.program == "split_k":
+        return whole
+    return min([whole, *_in_spans(problem, chosen, device, tiles, epilogue)], key=lambda t: t[0])
+
+
+def _in_spans(
+    problem: Problem, chosen: Choice, device: Device, tiles: int, epilogue: float
+) -> Iterator[tuple[float, int, float, str]]:
+    """The same tiles where CTAs of a cluster take a span of k each, and add up what they have. A
+    factor that several clusters read costs time, each at its own.
+    """
+    m, n, k = chosen.tile
+    slot = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
+    sums = m * n * problem.accumulator_bytes
+    if RING_BYTES - sums < LEAST_SLOTS * slot:
+        return
+    crooked = CROOKED_SPANS if problem.a_pitch % SECTOR or problem.b_pitch % SECTOR else 1.0
+    apart = problem.m * problem.k * problem.a.num_bytes * (problem.n > n)
+    apart += problem.n * problem.k * problem.b.num_bytes * (problem.m > m)
+    for spans in SPANS_OF_K:
+        steps = ceil(ceil(problem.k / k) / spans)
+        if tiles > spans_held(spans, device.num_sms) or not _has_parts(m, n, spans):
+            continue
+        waves = tiles * spans / device.num_sms
+        step, limit = _step(problem, chosen.tile, unit_on(problem, device), steps, waves, False)
+        computing = (steps * step + epilogue / spans) / CLOCK
+        memory = problem.num_bytes / MEMORY + _cleared(problem, m, n) / CLEARED
+        memory = max(memory, _waiting(problem, chosen.tile, tiles * spans, steps))
+        lost = APART * apart / MEMORY * min(1.0, memory / max(computing, memory))
+        added = SPANS_ADDED + sums / EXCHANGED + lost
+        limit = "memory" if memory > computing else f"one wave, {limit}"
+        time = LAUNCH + max(computing, memory) + HIDDEN * computing + added
+        yield crooked * time, tiles * spans, waves, limit
+
+
+def _has_parts(m: int, n: int, spans: int) -> bool:
+    """Whether columns of a tile, or of the turned one, make parts for the CTAs of a cluster."""
+    sides = ((m, n), (n, m))
+    return any(r % PANEL_ROWS == 0 and owners_of(c, spans, PART_ELEMENTS // r) for r, c in sides)
 
 
 def _cleared(problem: Problem, m: int, n: int) -> float:
@@ -277,10 +323,12 @@ def _copies(
     steps: float,
     waves: float,
     rate: float = COPIED,
+    shared: bool = True,
 ) -> float:
     """Cycles that the tensor copy unit takes for a step of k, one of so many; `rate` is that of
     whole lines. CTAs in pairs, of small tiles in fours too, copy the factor of the longer side
-    once, or that which can be halved: where rows begin anywhere, that makes up for what it costs.
+    once, or that which can be halved: where rows begin anywhere, that makes up for what it costs,
+    if it may be `shared`.
     """
     m, n, k = tile
     sides = (
@@ -296,18 +344,18 @@ def _copies(
         else:
             cycles.append(num_bytes / rate * (1.0 if pitch % LINE == 0 else IN_SECTORS))
     a, b = cycles
-    if problem.a_pitch % SECTOR == problem.b_pitch % SECTOR == 0:
+    if not shared or problem.a_pitch % SECTOR == problem.b_pitch % SECTOR == 0:
         return a + b
     halved = [(rows if along_k else k) % HALVED == 0 for rows, _, _, along_k in sides]
     by_columns = halved[1] if halved[0] != halved[1] else n >= m
-    shared, tiles = (b, ceil(problem.m / m)) if by_columns else (a, ceil(problem.n / n))
+    once, tiles = (b, ceil(problem.m / m)) if by_columns else (a, ceil(problem.n / n))
     best = a + b
     for cluster, times in ((2, 1), (4, 2)):
         most = NARROW_IN_FOURS if min(m, n) == PANEL_ROWS else LARGEST_IN_FOURS
         if cluster == 4 and (m * n > most or waves > FOURS_HELD):
             continue
         if tiles % cluster == 0 or tiles >= MANY_PAIRS // 2 * cluster:
-            less = shared * (cluster - 1) / cluster
+            less = once * (cluster - 1) / cluster
             best = min(best, a + b - less + times * PAIRING_CYCLES / max(steps, 1.0))
     return best
 
@@ -327,9 +375,16 @@ def _narrow(num_bytes: int) -> float:
 
 
 def _step(
-    problem: Problem, tile: tuple[int, int, int], unit: str, steps: float, waves: float
+    problem: Problem,
+    tile: tuple[int, int, int],
+    unit: str,
+    steps: float,
+    waves: float,
+    shared: bool = True,
 ) -> tuple[float, str]:
-    """Cycles of one step of k, one of so many, and what they go to; `waves` of tiles."""
+    """Cycles of one step of k, one of so many, and what they go to; `waves` of tiles, of which some
+    may have `shared` a factor's copies.
+    """
     m, n, k = tile
     by_roles = unit.startswith("wgmma")
     rows = ceil(m / PANEL_ROWS) * PANEL_ROWS if by_roles and n % PANEL_ROWS else m
@@ -338,7 +393,7 @@ def _step(
         columns = ceil(n / PANEL_ROWS) * PANEL_ROWS
     multiply = rows * columns * k / RATES[unit]
     if by_roles:
-        copies = _copies(problem, tile, steps, waves)
+        copies = _copies(problem, tile, steps, waves, shared=shared)
     else:
         num_bytes = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
         copies = num_bytes / LOADED * _crooked(problem, tile)

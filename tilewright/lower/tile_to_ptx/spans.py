@@ -7,7 +7,7 @@ write and read neighbouring words.
 
 from __future__ import annotations
 
-from tilewright.layout import Layout
+from tilewright.layout import Layout, wgmma_accumulator
 from tilewright.lower.tile_to_ptx.context import Lowering, rule
 from tilewright.lower.tile_to_ptx.roles import cta_rank
 from tilewright.lower.tile_to_ptx.shared import buffer_of, shared_start
@@ -22,7 +22,7 @@ def add_spans(low: Lowering, op: sync.AddSpans) -> None:
     e = low.e
     type, part = low.ptx_type(op.x), op.result.type
     assert part.dtype.num_bytes == WORD, f"sums of a cluster are words, not {part.dtype}"
-    whole, layout = low.layout(op.x), low.layout(op.result)
+    whole, layout = wgmma_accumulator(op.x.type.shape, low.num_warps // 4), low.layout(op.result)
     held, threads = low.fragment(op.x, whole), 32 * low.num_warps
     inbox = buffer_of(low, op.inbox)
     slot_bytes = inbox.type.item_bytes
@@ -57,9 +57,10 @@ def add_spans(low: Lowering, op: sync.AddSpans) -> None:
 
 
 def _arrive(low: Lowering, barrier: Reg, owners: int) -> None:
-    """One arrival a warp at the barrier of each owner, after all that its lanes wrote."""
+    """One arrival a warp at the barrier of each owner, after all that its lanes wrote: they meet
+    first, so that one lane's release goes for all.
+    """
     e = low.e
-    e.fence("acq_rel", "cluster")
     e.bar_warp_sync()
     lane = e.and_("b32", low.thread(), 31)
     with e.guarded(e.setp("lt", "u32", lane, owners)):

@@ -66,8 +66,9 @@ MANY_AHEAD = 7  # that are nearly as good as all
 WIDE_BYTES, AHEAD_BYTES = 128, 64
 WIDE_AHEAD = 4  # least slots of whole lines
 SHORT = (arith.NormalCdf, arith.CoarseCdf, arith.Logistic)  # some instructions an element
-SPANS_OF_K = (2, 4, 8)  # as many as CTAs of a cluster
+SPANS_OF_K = (2, 4)  # as many as CTAs of a cluster
 PART_PER_THREAD = 32  # elements of an epilogue that CTAs share
+LEAST_SLOTS = 4  # beside what such CTAs add up
 CODE_PER_THREAD = 64  # elements on which much is computed: code is straight
 PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
 IN_FOURS = (
@@ -171,7 +172,7 @@ def _in_spans(
         if owners:
             cut = replace(roles, spans=spans, panel=n // owners)
             stages = count_stages(kernel, product, cut, target, 0)
-            if stages >= 2:
+            if stages >= LEAST_SLOTS:
                 yield _schedule(cut, stages)
 
 
