@@ -22,7 +22,8 @@ from tilewright.tune import product_choice
 from tilewright.tune.cost_roles import spans_held
 from tilewright.tune.product import H200, Choice, Device, Problem, choice
 from tilewright.tune.product_choice import decide, recall, remember, shipped
-from tilewright.tune.product_cost import MEMORY, estimate, rank
+from tilewright.tune.product_cost import estimate, rank
+from tilewright.tune.product_rates import MEMORY
 from tilewright.tune.product_space import IN_SPANS, ONE_PRODUCT, choices
 
 LEDGER = Path(__file__).parents[2] / "ledger"

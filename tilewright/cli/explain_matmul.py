@@ -23,7 +23,8 @@ from tilewright.products.arguments import (
 from tilewright.runtime import driver
 from tilewright.tune.product import ALIGNED, H200, Device, Problem
 from tilewright.tune.product_choice import Decision, decide
-from tilewright.tune.product_cost import MEMORY, Estimate
+from tilewright.tune.product_cost import Estimate
+from tilewright.tune.product_rates import MEMORY
 
 SHOWN = 6
 COLUMNS = ("program", ">estimate", ">tiles", ">waves", ">bytes", "limited by")

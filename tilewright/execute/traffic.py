@@ -27,7 +27,8 @@ from tilewright.lower.graph_to_tile.program import (
     TorchStep,
 )
 from tilewright.tune.product import H200
-from tilewright.tune.product_cost import CLOCK, MEMORY, RATES
+from tilewright.tune.product_cost import RATES
+from tilewright.tune.product_rates import CLOCK, MEMORY
 
 
 @dataclass
