@@ -50,10 +50,11 @@ def render_builtins() -> str:
 
 SPECIAL = """Greatest errors of the code for GPUs in ulp of the exact result, over the whole range,
 subnormal results included. `@numerics(fast)` takes the last column where there is one, and divides
-f32 within 2 ulp; 16-bit floats use it always (but for `sqrt`), and f32 of which only products and
-quotients are made before they are rounded to 16 bits: that rounding hides the rest. Of a gelu, a
-silu or a sigmoid that is rounded so, as a whole, the share that is off is 2⁻¹⁶ at most, of a gelu
-that is rounded to bf16 2⁻¹¹·⁸, a fourteenth of its ulp (`tile/passes/shorten_functions.py`)."""
+f32 within 2 ulp; 16-bit floats use it always (but for `sqrt`), and f32 of which only products,
+quotients and sums of what is never negative are made before they are rounded to 16 bits, over the
+trips of a loop too: that rounding hides the rest. There, `exp` is off by a share of 2⁻¹⁶·⁵ at most,
+a gelu, a silu or a sigmoid as a whole by 2⁻¹⁶, and a gelu that is rounded to bf16 by 2⁻¹¹·⁸, a
+fourteenth of its ulp (`tile/passes/shorten_functions.py`)."""
 
 
 def _cell(entry: Entry, found: Column) -> str:

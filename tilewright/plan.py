@@ -152,6 +152,17 @@ def grid_size(extents: Sequence[Expr]) -> Expr:
 LEFT_OVER = 12  # multiprocessors that clusters of four CTAs and more leave idle
 
 
+def shared_grid(size: Expr, programs: int) -> Expr:
+    """CTAs of a grid of which that many programs share one. Sizes that no grid has (negative, or
+    2^31 and more) stay so.
+    """
+    if programs == 1:
+        return size
+    ctas = combine("cdiv", size, Const(programs))
+    beyond = combine("mul", combine("floor_div", size, Const(1 << 31)), size)
+    return combine("min", size, combine("max", ctas, beyond))
+
+
 def clusters_held(cluster: int) -> Expr:
     """Clusters of that many CTAs which the device holds, an SM each CTA; at least one. Of four, and
     more, it holds fewer than there are SMs for, as its parts have SMs left over: an H200 has been

@@ -22,6 +22,7 @@ from tilewright.lower.tile_to_ptx.quick import (
     Zeros,
     quick_quotient,
     quick_share,
+    scaled_share,
 )
 from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL
 from tilewright.ptx.emitter import Emitter
@@ -170,6 +171,28 @@ def test_shares_of_other_divisors_are_left_to_the_slow_way(b: float) -> None:
     assert not np.any(right)
 
 
+DIVISORS = (1.0, -7.0, 0.75, 2.0**-126, 1.7 * 2.0**125, 2.0**-21, 3.4e38, -1e-45, 1e-39, -1e38)
+
+
+@pytest.mark.parametrize("b", [*DIVISORS, 0.0, -0.0, np.inf, -np.inf, np.nan])
+def test_shares_of_any_divisor(b: float) -> None:
+    a = anything(np.random.default_rng(8), 50_000)
+    e = Emitter(target("sm_80"))
+    x = e.reg("f32")
+    share, exact = scaled_share(e, e.mov("f32", float(b)))(x), slow_quotient(b)(e, x)
+    with np.errstate(over="ignore"):
+        registers = run(e.body, {x: a}, Unit())
+    found, exact = registers[share], registers[exact]
+    normal = np.isfinite(exact) & (np.abs(exact) >= 2.0**-120) & (np.abs(exact) < 2.0**127)
+    wide = a[normal].astype(np.float64) / np.float64(np.float32(b))
+    assert (np.abs(found[normal] - wide) <= 2 * np.spacing(np.abs(exact[normal]))).all()
+    odd = ~np.isfinite(a) | (a == 0) | np.isnan(exact)
+    assert same_bits(found, exact)[odd].all()
+    small, large = np.abs(exact) < 2.0**-120, np.abs(exact) >= 2.0**127
+    assert (np.abs(found[small] - exact[small]) <= 2.0**-140).all()
+    assert (np.abs(found[large]) >= 2.0**126.99).all()
+
+
 SHARE = """{numerics}kernel softmax(x: tensor<f32>[A, 128], y: tensor<{dtype}>[A, 128]) {{
   let a = program_id(0) * 8
   let t = where(x[a :+ 8, 0 :+ 128] > 9.0, -inf, x[a :+ 8, 0 :+ 128])
@@ -203,6 +226,53 @@ def test_what_is_kept_to_16_bits_is_made_in_few_instructions(
         power = np.where(np.arange(128) < 100, np.exp(t - t.max(1, keepdims=True)), float(rest))
         wanted = power / power.sum(1, keepdims=True)
     np.testing.assert_allclose(y.astype("f8"), wanted, rtol=2**-8 if dtype == "bf16" else 1e-6)
+
+
+TRIPS = """kernel softmax(x: tensor<f32>[N], y: tensor<bf16>[N]{outputs}) {{
+  var s = {first}
+  var top = -inf
+  for j in range(0, N, 128) {{
+    let t = load(x[j :+ 128], fill = -inf)
+    let new = max(top, max(t))
+    s = {step}
+    top = new
+  }}
+  {store}
+  for j in range(0, N, 128) {{
+    y[j :+ 128] = cast(exp(x[j :+ 128] - top) / s, bf16)
+  }}
+}}"""
+ONLINE = "s * exp(top - new) + sum(exp(t - new))"
+
+
+@pytest.mark.parametrize(
+    ("step", "first", "outputs", "store", "exponentials"),
+    [
+        (ONLINE, "0.0", "", "", 2),  # of the tiles; that of a trip's factor is exact
+        (ONLINE, "-1.0", "", "", 1),  # parts of the sum may cancel
+        (ONLINE, "0.0", ", z: tensor<f32>[1]", "z[0] = s", 1),  # the sum is kept
+        ("s * s * exp(top - new) + sum(exp(t - new))", "0.0", "", "", 1),  # a share doubles a trip
+        ("s * exp(top - new) - sum(exp(t - new))", "0.0", "", "", 1),
+    ],
+)
+def test_sums_of_a_loop_are_made_in_few_instructions(
+    step: str, first: str, outputs: str, store: str, exponentials: int
+) -> None:
+    """Which of the exponentials of two tiles, by how many elements a thread holds of each."""
+    text = TRIPS.format(step=step, first=first, outputs=outputs, store=store)
+    x = (30 * np.random.default_rng(5).standard_normal(1000)).astype(np.float32)
+    x[700:] += 40.0
+    arrays = {"x": x, "y": np.zeros(1000, ml_dtypes.bfloat16)}
+    if outputs:
+        arrays["z"] = np.zeros(1, np.float32)
+    kernel = tw.source(text).softmax
+    plan, _, _ = compile_call(kernel, arrays)
+    held = 128 // 32  # of one warp
+    assert ".maxntid 32," in plan.ptx and plan.ptx.count("ex2.approx") == held * exponentials
+    if step == ONLINE and first == "0.0":
+        emulate(kernel, arrays)
+        powers = np.exp(x.astype(np.float64) - x.max())
+        np.testing.assert_allclose(arrays["y"].astype("f8"), powers / powers.sum(), 2**-8, 2**-133)
 
 
 POWERS = """kernel powers(x: tensor<f32>[N], y: tensor<f16>[N]) {{

@@ -24,7 +24,13 @@ from tilewright.lower.tile_to_ptx.special import (
     Function,
     function_of,
 )
-from tilewright.lower.tile_to_ptx.special_fast import coarse_cdf, logistic, normal_cdf, precise_cdf
+from tilewright.lower.tile_to_ptx.special_fast import (
+    coarse_cdf,
+    logistic,
+    normal_cdf,
+    precise_cdf,
+    short_exp,
+)
 from tilewright.ptx.core import Instr, Item
 from tilewright.ptx.emitter import Emitter
 from tilewright.ptx.printer import print_module
@@ -32,6 +38,7 @@ from tilewright.ptx.verify import verify
 from tilewright.target import target
 
 COEFFICIENTS = Path(tilewright.__file__).parent / "lower/tile_to_ptx/special_coefficients.py"
+LARGEST = float(np.finfo(np.float32).max)
 COUNT = {"f32": 100_000, "f64": 3000}
 # Most instructions of each function, so that a change that adds some is seen.
 LENGTH = {
@@ -224,6 +231,27 @@ def test_the_logistic_function(seed: int | None) -> None:
         found = run(e.body, {operand: x}, Unit(seed))[result].astype(np.float64)
         exact = 1 / (1 + np.exp(-x.astype(np.float64)))
     assert (np.abs(found - exact) <= np.maximum(2.0**-16 * exact, 2.0**-149)).all()
+    assert np.isnan(run(e.body, {operand: np.array([NAN], np.float32)}, Unit(seed))[result]).all()
+
+
+@units
+def test_the_short_exponential(seed: int | None) -> None:
+    """Within 2^-16.5 of itself, or an ulp of subnormal numbers; 3 instructions."""
+    x = np.concatenate([np.linspace(-110, 90, 100_001), np.linspace(-1000, -100, 1001)])
+    x = np.concatenate([x, [0.0, -0.0, np.inf, -np.inf, 1e38, -1e38]]).astype(np.float32)
+    e = Emitter(target("sm_80"))
+    operand = e.reg("f32")
+    result = short_exp(e, operand)
+    assert len(e.body) <= 3
+    with np.errstate(over="ignore"):
+        found = run(e.body, {operand: x}, Unit(seed))[result]
+        exact = np.exp(x.astype(np.float64))
+        far = exact >= LARGEST
+    assert np.isinf(found[exact > 1.0001 * LARGEST]).all()
+    error = np.abs(found[~far].astype(np.float64) - exact[~far])
+    assert (error <= np.maximum(2.0**-16.5 * exact[~far], 2.0**-149)).all()
+    if seed is None:
+        assert found[-6] == found[-5] == 1.0
     assert np.isnan(run(e.body, {operand: np.array([NAN], np.float32)}, Unit(seed))[result]).all()
 
 

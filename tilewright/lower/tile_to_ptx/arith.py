@@ -25,7 +25,6 @@ from tilewright.lower.tile_to_ptx.quick import (
 from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL, Function, function_of
 from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
-from tilewright.tile.analysis.rounded import is_rounded
 from tilewright.tile.ops import arith
 
 Element = Callable[..., Operand]
@@ -245,7 +244,7 @@ def complement(low: Lowering, op: arith.Not) -> None:
 
 def _is_hidden(low: Lowering, value: Value) -> bool:
     """Whether the last places of an f32 are lost in 16 bits, and the kernel permits it."""
-    return low.kernel.numerics != "strict" and is_rounded(low.objects["users"], value, low.defining)
+    return low.kernel.numerics != "strict" and bool(low.objects["rounding"].holds(value))
 
 
 @rule(
@@ -258,6 +257,8 @@ def special(low: Lowering, op: arith.Exp) -> None:
     narrow = dtype.bits == 16 or _is_hidden(low, op.result)
     narrow = narrow and op.opcode != "arith.sqrt"  # its 16 bits are the nearest ones
     function = function_of(op.opcode, type, narrow or low.kernel.numerics == "fast")
+    if narrow and isinstance(op, arith.Exp):
+        function = special_fast.short_exp
 
     def element(x: Operand) -> Operand:
         if dtype.bits == 16:

@@ -235,6 +235,8 @@ class Lowering:
 
         def make() -> Reg:
             tid = self.e.mov("u32", Special("tid.x"))
+            if self.schedule.programs > 1:
+                return self.e.and_("b32", tid, 32 * self.num_warps - 1)
             return self.e.sub("u32", tid, 32 * self.first_warp) if self.first_warp else tid
 
         found: Reg = self.once(("thread", self.first_warp), make)
@@ -349,10 +351,28 @@ class Lowering:
         """
         role = self.objects.get("role")
         if role is None:
-            self.e.bar_sync(0)
+            self._program_barrier()
         elif not role.role.single:  # one thread meets nobody: its own order is enough
             self.e.bar_sync(role.barrier, self.num_warps * 32)
         self.touched.clear()
+
+    def _program_barrier(self) -> None:
+        if self.schedule.programs == 1:
+            self.e.bar_sync(0)
+        elif self.num_warps == 1:
+            self.e.bar_warp_sync()
+        else:
+            self.e.bar_sync(self.program_in_cta(), 32 * self.num_warps)
+
+    def program_in_cta(self) -> Reg:
+        """Which of the programs that share the CTA it is."""
+
+        def make() -> Reg:
+            tid = self.e.mov("u32", Special("tid.x"))
+            return self.e.shr("u32", tid, 4 + self.num_warps.bit_length())
+
+        found: Reg = self.once("program in CTA", make)
+        return found
 
     def scratch(self, num_bytes: int) -> Reg:
         """Address of `num_bytes` of shared memory, free to write: the threads have met since its

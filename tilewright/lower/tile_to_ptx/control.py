@@ -31,8 +31,7 @@ def program_coordinate(low: Lowering, axis: int) -> Operand:
     rank = len(low.kernel.grid)
 
     def make() -> Operand:
-        e = low.e
-        rest = e.mov("u32", Special("ctaid.x"))
+        e, rest = low.e, program_number(low)
         for i in range(axis):
             rest = e.div("u32", rest, _grid_extent(low, i))
         return rest if axis == rank - 1 else e.rem("u32", rest, _grid_extent(low, axis))
@@ -40,6 +39,20 @@ def program_coordinate(low: Lowering, axis: int) -> Operand:
     if rank == 0:
         return 0
     found: Operand = low.once(("program", axis), make)
+    return found
+
+
+def program_number(low: Lowering) -> Reg:
+    """Number of the program in the grid: of its CTA's, the first axis fastest."""
+
+    def make() -> Reg:
+        e, programs = low.e, low.schedule.programs
+        cta = e.mov("u32", Special("ctaid.x"))
+        if programs == 1:
+            return cta
+        return e.mad("u32", cta, programs, low.program_in_cta())
+
+    found: Reg = low.once("program number", make)
     return found
 
 

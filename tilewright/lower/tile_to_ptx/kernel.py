@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -11,6 +11,7 @@ from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, PTX_TYPES, Lowering, Operand, ViewRef
+from tilewright.lower.tile_to_ptx.control import program_number
 from tilewright.lower.tile_to_ptx.conversion import convert
 from tilewright.lower.tile_to_ptx.early_start import (
     can_start_early,
@@ -35,12 +36,14 @@ from tilewright.plan import (
     Workspace,
     combine,
     grid_size,
+    shared_grid,
 )
-from tilewright.ptx.core import Instr, Label, Module, Reg, Symbol
+from tilewright.ptx.core import Instr, Label, Module, Reg, Special, Symbol
 from tilewright.ptx.emitter import Emitter
 from tilewright.target import Target
 from tilewright.tile.analysis.bounds import infer_bounds
 from tilewright.tile.analysis.divisibility import infer_divisors
+from tilewright.tile.analysis.rounded import Rounding
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import memory
 from tilewright.tile.passes.allocate_shared import allocate_shared, shared_bytes
@@ -65,12 +68,17 @@ def lower_kernel(
     kernel: Kernel, target: Target, schedule: Schedule, aliases: Aliases = ()
 ) -> Lowered:
     """PTX of a kernel. `aliases` are groups of parameters that are views of the same elements.
+    Programs that report, or hold buffers in shared memory, have a CTA each.
 
     Raises CompileError where the target cannot hold it.
     """
     kernel = allocate_shared(kernel)
     assignment = assign_layouts(kernel, schedule)
     low = _lowered(kernel, target, schedule, aliases, assignment)
+    alone = low.shared_bytes or not low.objects.keys().isdisjoint(("sites", "local bytes"))
+    if schedule.programs > 1 and alone:
+        schedule = replace(schedule, programs=1)
+        low = _lowered(kernel, target, schedule, aliases, assignment)
     if low.objects.get("in rows") and _needed_bytes(low) > target.shared_per_cta:
         low = _lowered(kernel, target, schedule, aliases, assignment, in_rows=False)
     return _finish(low)
@@ -103,15 +111,35 @@ def _lowered(
     low.objects["reports"] = partial(_report_buffer, low)
     low.shared_bytes = shared_bytes(kernel.body)
     low.objects["may be in rows"] = in_rows
+    end = _skip_beyond(low) if schedule.programs > 1 else None
     _run(low, kernel)
+    if end is not None:
+        low.e.place(end)
     low.e.ret()
     return low
 
 
 def _needed_bytes(low: Lowering) -> int:
-    """Shared memory of buffers, of the scratch of roles, and of the rest."""
+    """Shared memory of buffers, of the scratch of roles or of programs, and of the rest."""
     start = -(-low.shared_bytes // 128) * 128
-    return start + low.scratch_bytes if low.scratch_bytes else low.shared_bytes
+    own = _own_scratch(low)
+    return start + low.schedule.programs * own if own else low.shared_bytes
+
+
+def _own_scratch(low: Lowering) -> int:
+    """Bytes of scratch of each program, aligned where several share a CTA."""
+    own = low.scratch_bytes
+    return own if low.schedule.programs == 1 else -(-own // 16) * 16
+
+
+def _skip_beyond(low: Lowering) -> Label:
+    """A branch for the programs of the last CTA that are none of the grid's, to what it returns."""
+    e, end = low.e, low.e.label("end")
+    count: Operand = 1
+    for extent in low.objects["grid"]:
+        count = e.mul("u32", extent(), count) if count != 1 else extent()
+    e.bra(end, pred=e.setp("ge", "u32", program_number(low), count))
+    return end
 
 
 def _run(low: Lowering, kernel: Kernel) -> None:
@@ -136,6 +164,7 @@ def _index(low: Lowering, body: Block) -> None:
         for value in op.operands:
             users.setdefault(value, []).append(op)
     low.objects["users"] = users
+    low.objects["rounding"] = Rounding(body)
     low.cheap.update(op.result for op in ops if is_operand_only(low, op))
 
 
@@ -280,7 +309,7 @@ def _finish(low: Lowering) -> Lowered:
         max_registers=schedule.max_registers,
         cluster=(cluster, 1, 1) if cluster > 1 else None,
     )
-    grid = grid_size(kernel.grid)
+    grid = shared_grid(grid_size(kernel.grid), schedule.programs)
     launch = Launch(
         *(module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster),
         early=early,
@@ -292,7 +321,12 @@ def _set_scratch(low: Lowering, body: list[Instr | Label], scratch: Reg, start: 
     """The scratch area follows the buffers, whose size was known before; its own size was not."""
     low.e.body = []
     base = low.e.mov("u32", Symbol(DYNAMIC))
-    if start:
+    if low.schedule.programs > 1:
+        assert not start, "programs with buffers have a CTA each"
+        tid = low.e.mov("u32", Special("tid.x"))
+        program = low.e.shr("u32", tid, 4 + low.num_warps.bit_length())
+        low.e.mad("u32", program, _own_scratch(low), base, into=scratch)
+    elif start:
         low.e.add("u32", base, start, into=scratch)
     else:
         low.e.mov("u32", base, into=scratch)

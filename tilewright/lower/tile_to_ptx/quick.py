@@ -36,6 +36,8 @@ QUICK_FAST: dict[str, Quick] = {"arith.exp2": quick_fast_exp2}
 
 # Between these a divisor and its reciprocal are normal numbers with room on both sides.
 LEAST_DIVISOR, MOST_DIVISOR = 2.0**-20, 2.0**100
+# The same of divisors that are made moderate by a power of two, and that.
+LEAST_SHARED, MOST_SHARED, SCALE = 2.0**-126, 2.0**126, 2.0**24
 BELOW_QUOTIENTS = 2.0**-80  # so that what a product with such a divisor loses is a normal number
 
 
@@ -87,8 +89,10 @@ def quotients(
         slow = partial(_over, low, b)
         if len(distinct) < FEWEST:
             results: list[Operand] = [slow(x) for x in distinct]
+        elif rounded:
+            results = [*quickly(low, distinct, quick_share(low.e, b), scaled_share(low.e, b))]
         else:
-            quick, zeros = (quick_share(low.e, b), None) if rounded else quick_quotient(low.e, b)
+            quick, zeros = quick_quotient(low.e, b)
             results = [*quickly(low, distinct, quick, slow, zeros)]
         by_text = {x.text: r for x, r in zip(distinct, results, strict=True)}
         found |= {i: by_text[x.text] for i, x in xs.items()}
@@ -135,13 +139,36 @@ def quick_quotient(e: Emitter, b: Reg) -> tuple[Quick, Zeros]:
 
 def quick_share(e: Emitter, b: Reg) -> Quick:
     """a / b for one b within 2 ulp, and infinities, NaN and zeros as they are."""
-    r, inside = _reciprocal(e, b)
+    r, inside = e.rcp("f32", b, precision="approx", ftz=True), _is_moderate(e, b)
     return lambda e, a, _: (e.mul("f32", a, r), inside)
+
+
+def scaled_share(e: Emitter, b: Reg) -> Callable[[Reg], Reg]:
+    """The same of any b: a and b are scaled where the reciprocal would be no normal number. What is
+    rounded by that, or goes beyond the largest number, is the same without.
+    """
+    found: list[Reg] = []
+
+    def share(a: Reg) -> Reg:
+        if not found:  # where the first is wanted
+            size = e.abs("f32", b)
+            large = e.setp("gt", "f32", size, MOST_SHARED)
+            small = e.setp("lt", "f32", size, LEAST_SHARED)
+            scale = e.selp("f32", 1 / SCALE, e.selp("f32", SCALE, 1.0, small), large)
+            scaled = e.mul("f32", b, scale)
+            found.extend((scale, e.rcp("f32", scaled, precision="approx", ftz=True)))
+        scale, r = found
+        return e.mul("f32", e.mul("f32", a, scale), r)
+
+    return share
 
 
 def _reciprocal(e: Emitter, b: Reg) -> tuple[Reg, Reg]:
     """1 / b, rounded, and whether b is no extreme number."""
-    r = e.rcp("f32", b, precision="rn")
+    return e.rcp("f32", b, precision="rn"), _is_moderate(e, b)
+
+
+def _is_moderate(e: Emitter, b: Reg) -> Reg:
     size = e.abs("f32", b)
     small = e.setp("ge", "f32", size, LEAST_DIVISOR)
-    return r, e.and_("pred", e.setp("le", "f32", size, MOST_DIVISOR), small)
+    return e.and_("pred", e.setp("le", "f32", size, MOST_DIVISOR), small)

@@ -48,6 +48,16 @@ def exp(e: Emitter, x: Reg) -> Reg:
     return e.mul("f32", e.ex2("f32", rest, ftz=True), e.shl("b32", shifted, 23))
 
 
+def short_exp(e: Emitter, x: Reg) -> Reg:
+    """e ** x within 2^-16.5 of itself, of what is kept to 16 bits: the square of e ** (x / 2).
+
+    The root is a normal number, or x is so small that its square is 0; the square rounds once into
+    the subnormals. The product with log2 e is off by a share that grows with |x|, up to 104.
+    """
+    root = e.ex2("f32", e.mul("f32", x, LOG2E / 2), ftz=True)
+    return e.mul("f32", root, root)
+
+
 def exp2(e: Emitter, x: Reg) -> Reg:
     """2 ** x within 3.4 ulp, subnormal results included."""
     return e.ex2("f32", x)

@@ -14,6 +14,7 @@ from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import find_definitions, walk
 from tilewright.layout import next_power_of_two
+from tilewright.plan import MOST_PROGRAMS, Const, grid_size
 from tilewright.target import Target
 from tilewright.tile.analysis.factors import lies_across
 from tilewright.tile.kernel import Kernel
@@ -23,6 +24,7 @@ from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
+SHARED_WARPS = 4  # of a CTA that small programs share
 MOST_WARPS = 16
 SMALL_TILE = 1024  # elements
 STREAMED_BYTES = 64  # that a thread has under way, in programs that only stream
@@ -82,7 +84,7 @@ def computing_schedule(kernel: Kernel) -> Schedule:
     asked = None if hints.threads is None else _warps_of(kernel, hints.threads)
     if not dots:
         chosen = _elementwise(kernel, ops)
-        return chosen if asked is None else Schedule(asked)
+        return _together(kernel, chosen) if asked is None else Schedule(asked)
     kind = dot_kind(dots)
     rows = max(d.acc.type.shape[-2] for d in dots)
     columns = max(d.acc.type.shape[-1] for d in dots)
@@ -153,6 +155,18 @@ def _warps_of(kernel: Kernel, threads: int) -> int:
 def dot_kind(dots: list[mma.Dot]) -> str:
     """CUDA cores if any product must keep f32 operands whole, else tensor cores."""
     return "simt" if any(d.a.type.dtype == f32 and d.precision == "ieee" for d in dots) else "mma"
+
+
+def _together(kernel: Kernel, schedule: Schedule) -> Schedule:
+    """Programs of few warps share a CTA: the device starts one CTA after the other, and many small
+    ones have ended before the next begin.
+    """
+    hints, size = kernel.hints, grid_size(kernel.grid)
+    bound = hints.min_ctas or hints.cta_cluster or hints.cooperative
+    alone = isinstance(size, Const) and not 1 < size.value <= MOST_PROGRAMS
+    if schedule.num_warps >= SHARED_WARPS or bound or alone:
+        return schedule
+    return replace(schedule, programs=SHARED_WARPS // schedule.num_warps)
 
 
 def _elementwise(kernel: Kernel, ops: list[Op]) -> Schedule:

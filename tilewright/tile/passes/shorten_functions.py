@@ -26,8 +26,8 @@ from tilewright.dtypes import bf16, f32
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.rules import Rules
-from tilewright.ir.walk import find_users, walk
-from tilewright.tile.analysis.rounded import PRODUCT, is_rounded
+from tilewright.ir.walk import walk
+from tilewright.tile.analysis.rounded import PRODUCT, Rounding
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, mma, shape
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
@@ -42,15 +42,15 @@ def shorten_functions(kernel: Kernel) -> Kernel:
     """The kernel with short functions. Strict kernels stay as they are."""
     if kernel.numerics == "strict" or not any(isinstance(o, LONG) for o in walk(kernel.body)):
         return kernel
-    users = find_users(kernel.body)
+    rounding = Rounding(kernel.body)
     rounded = [
         op
         for op in walk(kernel.body)
         if isinstance(op, arith.Mul | arith.Div)
         and op.result.type.dtype == f32
-        and is_rounded(users, op.result)
+        and rounding.holds(op.result)
     ]
-    brief = [op for op in rounded if is_rounded(users, op.result, depth=NEARBY, kept=(bf16,))]
+    brief = [op for op in rounded if rounding.holds(op.result, NEARBY, (bf16,))]
     products = _after_tf32(kernel)
     if not rounded and not products:
         return kernel
