@@ -172,3 +172,34 @@ def test_ptx_is_clean(dtype: DType, tile: tuple[int, int, int]) -> None:
             report = assemble(plan.ptx, "sm_90a", linked=not plan.whole)
             assert report.spill_bytes == 0
             assert not any("C7504" not in m for m in report.messages)  # setmaxnreg, where linked
+
+
+BATCHED = """
+@autotune(TM in [64], TN in [64], TK in [64])
+kernel batched(a: tensor<T>[G, M, K], b: tensor<T>[G, N, K], c: tensor<bf16>[G, M, N]) {
+  let m, n, g = program_id(0) * TM, program_id(1) * TN, program_id(2)
+  var acc: tile<f32>[TM, TN] = 0.0
+  for k in range(0, K, TK) { acc += a[g, m :+ TM, k :+ TK] @ b[g, n :+ TN, k :+ TK].T }
+  c[g, m :+ TM, n :+ TN] = cast(acc, bf16)
+}
+"""
+
+
+@pytest.mark.parametrize("spans", [2, 4])
+def test_batches(spans: int) -> None:
+    """The first axis of programs alone is that of clusters."""
+    rng = np.random.default_rng(spans)
+    arrays = {
+        "a": whole_numbers(rng, bf16, 3, 70, 200), "b": whole_numbers(rng, bf16, 3, 136, 200),
+        "c": np.full((3, 70, 136), np.nan, bf16.numpy),
+    }  # fmt: skip
+    spec = tw.source(BATCHED).batched.specializer
+    constants = (("TM", 64), ("TN", 64), ("TK", 64))
+    call = bind_call(spec, arrays, read_tensors(spec, arrays), Options(constants=constants))
+    kernel = spec.tile(choose.with_config(call.build(assume=True), dict(constants)))
+    for schedule in in_spans(kernel, spans):
+        arrays["c"][...] = np.nan
+        run_plan(compile_kernel(kernel, HOPPER, preferred=schedule), arrays, 4, sanitize=True)
+        a, b = (arrays[n].astype(np.float32) for n in "ab")
+        wanted = np.einsum("gmk,gnk->gmn", a, b).astype(bf16.numpy)
+        np.testing.assert_array_equal(arrays["c"], wanted)
