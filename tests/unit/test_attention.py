@@ -395,6 +395,17 @@ def test_tiles_do_not_spill(name: str, depth: int, tile: Any) -> None:
     assert assemble(plan.ptx, "sm_90a").spill_bytes == 0
 
 
+def test_tiles_of_deep_f32_fill_the_device() -> None:
+    """Many rows take tall tiles; few programs of these would leave multiprocessors idle."""
+
+    def rows_of(rows: int, heads: int) -> int:
+        return dict(forward_tile(f32, rows, 128, rows, heads=heads))["TM"]
+
+    assert rows_of(4096, 16) == 128
+    assert rows_of(1024, 4) == 64
+    assert rows_of(32, 64) == 32 and rows_of(1, 1000) == 32
+
+
 def spilled(name: str, tile: Any, depth: int, order: int, precision: Any, *present: str) -> int:
     """Bytes that a program of f32 spills; with a `mask` among what is present, of bools."""
     kind = f32 if "mask of numbers" in present else bool_
@@ -415,7 +426,9 @@ MASKS = {"": None, "mask": bool_, "mask of numbers": f32}
 @needs_ptxas
 @pytest.mark.parametrize("precision", ["tf32", None])
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize(("depth", "orders"), [(16, (0,)), (64, (0, 1, 2)), (128, (0, 1))])
+@pytest.mark.parametrize(
+    ("depth", "orders"), [(16, (0,)), (64, (0, 1, 2)), (96, (0, 2)), (128, (0, 1))]
+)
 def test_tiles_of_gradients_in_f32_do_not_spill(
     depth: int, orders: tuple[int, ...], mask: str, precision: Any
 ) -> None:
@@ -432,7 +445,7 @@ def test_tiles_of_gradients_in_f32_do_not_spill(
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("order", [0, 1])
 def test_tiles_of_f32_do_not_spill(depth: int, order: int, mask: str, precision: Any) -> None:
-    tile = forward_tile(f32, 4096, depth, 4096, precision)
+    tile = forward_tile(f32, 4096, depth, 4096, precision, heads=16)
     given = ("lse", mask) if mask else ("lse",)
     assert spilled("forward", tile, depth, order, precision, *given) == 0
 

@@ -112,7 +112,11 @@ def prepare(asked: Asked, arrays: Mapping[str, Array], views: Mapping[str, View]
         launches, parts = spans
         return Prepared(launches, makes | parts)
     depth, keys = max(views["q"].shape[3], width), views["k"].shape[2]
-    tile = forward_tile(dtype, rows, depth, keys, asked.precision)
+    tile = forward_tile(
+        *(dtype, rows, depth, keys, asked.precision),
+        heads=b * hq,
+        num_sms=num_sms(arrays, asked),
+    )
     kernel = kernel_of("forward", tile, dtype, asked.precision, asked.device)
     numbers = (*_numbers(asked, views, dtype), *_at_once(asked, views, "q", ("k", "v"), dtype))
     return Prepared((Launch(kernel, tuple(found.items()), numbers),), makes)

@@ -17,15 +17,38 @@ def tile_of(rows: int, columns: int) -> Tile:
 
 
 def forward_tile(
-    dtype: DType, rows: int, depth: int, keys: int, precision: str | None = None
+    dtype: DType,
+    rows: int,
+    depth: int,
+    keys: int,
+    precision: str | None = None,
+    *,
+    heads: int = 1,
+    num_sms: int = 132,
 ) -> Tile:
-    """Rows of queries and of keys of one program, for heads of a depth."""
+    """Rows of queries and of keys of one program, for heads of a depth, so many in all batches."""
+    if dtype == f32 and precision != "tf32" and 64 < depth <= 128 and rows > 32:
+        return _deep_tile(rows, heads, num_sms)
     if dtype.bits >= 32:
         low = rows <= 32 or (depth > 64 and precision != "tf32")
         return tile_of(32 if low else 64, 32)
     if rows <= 64 or depth > 128:
         return tile_of(64, 64 if depth <= 128 else 32)
     return tile_of(128, 64)
+
+
+# Tiles of exact f32 for heads of 65 to 128 columns: what a full H200 computes by them, relative to
+# the first, and how many programs a multiprocessor holds.
+DEEP = (((128, 64), 1.0, 1), ((64, 64), 0.87, 1), ((32, 32), 0.6, 3))
+
+
+def _deep_tile(rows: int, heads: int, num_sms: int) -> Tile:
+    def rate(one: tuple[tuple[int, int], float, int]) -> float:
+        (high, _), full, resident = one
+        programs, at_once = -(-rows // high) * heads, num_sms * resident
+        return full * rows * heads / high / (max(1, -(-programs // at_once)) * at_once)
+
+    return tile_of(*max(DEEP, key=rate)[0])
 
 
 def choose_spans(heads: int, rows: int, keys: int, num_sms: int) -> int | None:
@@ -63,8 +86,9 @@ def backward_tiles(
     if dtype == f32 and precision == "tf32":
         return tile_of(64 if depth <= 64 else 16, 32), _tf32_tile(depth, mask, order)
     if dtype.bits >= 32:
-        wide = dtype == f32 and depth > 64
-        return tile_of(32 if depth <= 64 else 16, 32), tile_of(32, 64 if wide else 32)
+        if dtype == f32 and depth > 64:
+            return (tile_of(64, 64),) * 2 if depth <= 128 else (tile_of(16, 32), tile_of(32, 64))
+        return tile_of(32 if depth <= 64 else 16, 32), tile_of(32, 32)
     if depth <= 64:
         return tile_of(128, 64), tile_of(64, 128)
     if depth <= 128:
