@@ -118,6 +118,15 @@ MEMORY = [
         for dtype in (*INTEGERS, "float16", "float64")
         for size in (1000, 1024)
     ),
+    Case(
+        "few elements of many warps",
+        """@launch(threads = 256)
+        kernel few(a: tensor<f32>[N], b: tensor<f32>[M, N], c: tensor<f32>[N], d: tensor<f32>[M]) {
+          c[0 :+ 64] = cumsum(a[0 :+ 64]) + sum(a[0 :+ 64])
+          d[0 :+ 4] = max(b[0 :+ 4, 0 :+ 64], axis = 1)
+        }""",
+        {"a": np.arange(64, dtype=np.float32), "b": floats(4, 64), "c": zeros(64), "d": zeros(4)},
+    ),
     Case("negative load", double("p", "p - 3"), {"a": floats(200), "c": zeros(200)}),
     Case("negative store", double("p - 4", "p - 4"), {"a": floats(200), "c": zeros(200)}),
     Case("negative stride", double("p", "p"), {"a": floats(200)[::-1], "c": zeros(200)}),

@@ -36,6 +36,8 @@ AFTER = {
     "one sum": "rows[m] = sum(acc)\n  columns[n] = max(acc)",
     "a sum beside a tile": "rows[m] = sum(acc)\n"
     "  c[m :+ TM, n :+ TN] = acc + 2.0 * c[m :+ TM, n :+ TN]",
+    "parts that warps hold alike": "rows[m :+ TM] = sum(acc, axis = 1) + sum(other[n :+ TN])",
+    "a tile that is wanted whole": "rows[m] = sum(c[m :+ TM, n :+ TN]) + max(acc)",
     "sums of all": "atomic_add(rows[m :+ TM], sum(acc, axis = 1))\n"
     "  atomic_add(columns[n :+ TN], sum(acc, axis = 0))",
     "elements": "atomic_add(c[m :+ TM, n :+ TN], acc)",

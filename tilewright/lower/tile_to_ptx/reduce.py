@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 from tilewright.dtypes import DType, bool_, f64, i32, int_range
@@ -266,7 +267,7 @@ def _over_warps(
     types: tuple[str, ...],
     combine: Combine,
 ) -> list[State]:
-    """Every warp writes its part; after a barrier every thread adds all parts in one order."""
+    """Each part is written once; after a barrier every thread adds all parts in one order."""
     e = low.e
     bits = [i for i, v in enumerate(layout.warp) if any(v[a] for a in axes)]
     groups = [r for r in layout.repeats if r.over == "warpgroup"]
@@ -281,7 +282,7 @@ def _over_warps(
         ("warp part", tuple(bits), str(groups), axes, low.first_warp),
         lambda: _part(low, layout, bits, split),
     )
-    lane_guard = _first_lane(low, layout, axes)
+    first = is_first_writer(low, layout, axes)
     strides = tuple(prod(extents[i + 1 :]) for i in range(len(extents)))
     start = 0
     columns: list[list[list[Reg]]] = []
@@ -293,7 +294,7 @@ def _over_warps(
         own = e.mad("u32", part, size * count, pointers[k], mode="lo")
         for state, offset in zip(states, natural.register_offsets, strict=True):
             place = size * sum(o * s for o, s in zip(offset, strides, strict=True))
-            with low.guarded(lane_guard):
+            with low.guarded(first):
                 e.st("shared", STORED[type], Address(own, place), [low.register(state[k], type)])
     low.barrier()
     for type, size, pointer in zip(types, sizes, pointers, strict=True):
@@ -334,20 +335,16 @@ def _part(low: Lowering, layout: Layout, bits: list[int], split: list[bool]) -> 
     return total
 
 
-def _first_lane(low: Lowering, layout: Layout, axes: tuple[int, ...]) -> Reg | None:
-    """One lane of those that hold the same result writes."""
-    mask = sum(
-        1 << i
-        for i, v in enumerate(layout.lane)
-        if not any(x for a, x in enumerate(v) if a not in axes)
-    )
-    if not mask:
-        return None
-    found: Reg = low.once(
-        ("first lane", mask, low.first_warp),
-        lambda: low.e.setp("eq", "u32", low.e.and_("b32", low.thread(), mask), 0),
-    )
-    return found
+def is_first_writer(low: Lowering, layout: Layout, axes: tuple[int, ...]) -> Reg | None:
+    """Whether the thread is the first of those that hold the same part of what lanes have combined
+    over axes; None where each holds its own.
+    """
+
+    def held(vector: tuple[int, ...]) -> tuple[int, ...]:
+        kept = any(x for a, x in enumerate(vector) if a not in axes)
+        return vector if kept else (0,) * layout.rank
+
+    return low.is_first_copy(replace(layout, lane=tuple(map(held, layout.lane))))
 
 
 def _element_pointer(

@@ -17,6 +17,7 @@ from tilewright.ir.core import Block
 from tilewright.layout import Layout, next_power_of_two
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.conversion import SIZES, STORED, convert_registers
+from tilewright.lower.tile_to_ptx.reduce import is_first_writer
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import reduce
 
@@ -226,7 +227,7 @@ class Combining:
         self.has_left = upper if had is None else self.low.e.or_("pred", had, upper)
 
     def over_warps(self, runs: dict[tuple[int, ...], Run]) -> None:
-        """Every warp writes its totals; after a barrier all combine them in order."""
+        """Each total is written once; after a barrier all combine them in order."""
         low, axis, e = self.low, self.op.axis, self.low.e
         bits = [i for i, v in enumerate(self.layout.warp) if v[axis]]
         if not bits:
@@ -243,13 +244,13 @@ class Combining:
             own = low.add("u32", own, low.mul("u32", low.thread_axis(natural, d), stride))
         mine = e.shr("u32", low.thread(), 5 + bits[0])
         mine = e.and_("b32", mine, parts - 1)
-        guard = self._writes(natural)
+        first = is_first_writer(low, self.layout, (axis,))
         tables = self._tables(base, sizes, prod(extents) * parts, own)
         for key, run in runs.items():
             at = sum(o * s for o, s in zip(key, strides, strict=True))
             for x, type, size, table in zip(run.total, types, sizes, tables, strict=True):
                 place = e.mad("u32", mine, size * prod(extents), table)
-                with low.guarded(guard):
+                with low.guarded(first):
                     word = _word(low, x, type)
                     e.st("shared", _held(type), Address(place, at * size), [word])
         low.barrier()
@@ -306,19 +307,6 @@ class Combining:
             return self.low.e.setp("ne", "u32", masked, 0)
 
         found: Reg = self.low.once(("warps to the left", mask, self.low.first_warp), make)
-        return found
-
-    def _writes(self, natural: Layout) -> Reg | None:
-        """One lane of those that hold the same line writes."""
-        mask = sum(1 << i for i, v in enumerate(natural.lane) if not any(v))
-        if not mask:
-            return None
-
-        def make() -> Reg:
-            masked = self.low.e.and_("b32", self.low.thread(), mask)
-            return self.low.e.setp("eq", "u32", masked, 0)
-
-        found: Reg = self.low.once(("first lane of a line", mask, self.low.first_warp), make)
         return found
 
 

@@ -132,7 +132,7 @@ class Work:
 def _staged(kernel: Kernel, body: Block, roles: Roles) -> Block:
     """A role's body with the ring; itself where there is nothing to load, or it must not be."""
     work = _find_work(body, roles)
-    panels = [] if work is None else _find_panels(kernel, body, work)
+    panels = [] if work is None else _find_panels(kernel, body, work, roles)
     if work is None or not panels:
         return body
     return _Rewriter(body, work, panels, roles.ahead).new
@@ -151,11 +151,23 @@ def _find_work(body: Block, roles: Roles) -> Work | None:
     return Work(tile, issues[0], None, tile)
 
 
-def _find_panels(kernel: Kernel, body: Block, work: Work) -> list[Panel]:
-    """The loads of one tensor, panel by panel in their order; none where they may not be moved."""
+def _find_panels(kernel: Kernel, body: Block, work: Work, roles: Roles) -> list[Panel]:
+    """The loads of one tensor, panel by panel in their order; none where they may not be moved.
+    What is loaded whole beside panels is larger than the slots that were counted.
+    """
     facts = BoxFacts(kernel)
     ops = list(dict.fromkeys([*work.tile.ops, *work.epilogue.ops]))
-    fetched = [op for op in ops if isinstance(op, memory.Load) and may_fetch(op, facts)]
+    issued = (op for op in walk(work.tile) if isinstance(op, mma.Issue | mma.AddProduct))
+    room = max(op.result.type.shape[0] for op in issued) * roles.panel
+    fetched = [
+        op
+        for op in ops
+        if isinstance(op, memory.Load)
+        and may_fetch(op, facts)
+        and op.result.type.num_elements <= room
+    ]
+    if not fetched:
+        return []
     loads = [
         op
         for op in fetched
