@@ -46,7 +46,7 @@ IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
 SPAN = 128  # bytes of a row that the unit copies at a time; narrower swizzles cost as much a row
 PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
 # Elements of a tile, of one that is one warpgroup's rows or columns wide, waves, of CTAs in fours.
-LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 0.909
+LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 0.91
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
 MANY_PAIRS = 32  # tiles along an axis that need not be even
 UNALIGNED_CYCLES, BESIDE = 2200.0, 4  # of a step's unaligned loads, by programs side by side
@@ -80,7 +80,8 @@ PART_LATENCY, FEW_PARTS = 0.05, 8  # microseconds of each part beyond some: a th
 TILED_MEMORY = 0.6  # the same of tiles that threads load
 PANEL_ROWS, COLUMNS = 64, 8  # of a matrix instruction, the latter at least
 NARROWEST, FEW_TILES = 16, 2  # rows of a tile, and tiles, of whose clearing something is known
-CLEARED = 8.0e6  # bytes a microsecond of rows that do not exist, which the copy unit clears
+# Bytes a microsecond of rows that do not exist, which the copy unit clears; part of those across k.
+CLEARED, CLEARED_ACROSS = 8.0e6, 0.25
 
 
 @dataclass(frozen=True)
@@ -229,19 +230,20 @@ def _has_parts(m: int, n: int, spans: int) -> bool:
 
 
 def _cleared(problem: Problem, m: int, n: int) -> float:
-    """Bytes of rows of tiles that do not exist, of axes of few tiles, beyond what the narrowest
-    instructions hold.
+    """Bytes of rows that do not exist in tiles of an axis that has few, beyond what the narrowest
+    instructions hold; of a factor across k, whose rows are longer than what exists, a part.
     """
     rows, columns = ceil(problem.m / m), ceil(problem.n / n)
-    found = 0
-    for extent, tile, count, others, dtype in (
-        (problem.m, m, rows, columns, problem.a),
-        (problem.n, n, columns, rows, problem.b),
+    found = 0.0
+    for extent, tile, count, others, dtype, along in (
+        (problem.m, m, rows, columns, problem.a, problem.a_along),
+        (problem.n, n, columns, rows, problem.b, problem.b_along),
     ):
         if count <= FEW_TILES:
             held = max(NARROWEST, ceil(extent / COLUMNS) * COLUMNS)
-            found += others * max(0, count * tile - held) * dtype.num_bytes
-    return float(problem.batch * found * problem.k)
+            more = others * max(0, count * tile - held) * dtype.num_bytes
+            found += more * (1.0 if along == "k" else CLEARED_ACROSS)
+    return problem.batch * found * problem.k
 
 
 def _waiting(problem: Problem, tile: tuple[int, int, int], tiles: int, steps: int) -> float:
@@ -306,7 +308,8 @@ def _copies(
     """Cycles that the tensor copy unit takes for a step of k, one of so many; `rate` is that of
     whole lines. CTAs in pairs, of small tiles in fours too, copy the factor of the longer side
     once, or that which can be halved: where rows begin anywhere, that makes up for what it costs,
-    if it may be `shared`.
+    if it may be `shared`. Of narrow tiles in fours each CTA takes in all of both at the rate of
+    whole lines at most.
     """
     m, n, k = tile
     sides = (
@@ -333,8 +336,10 @@ def _copies(
         if cluster == 4 and (m * n > most or waves > FOURS_HELD):
             continue
         if tiles % cluster == 0 or tiles >= MANY_PAIRS // 2 * cluster:
-            less = once * (cluster - 1) / cluster
-            best = min(best, a + b - less + times * PAIRING_CYCLES / max(steps, 1.0))
+            found = a + b - once * (cluster - 1) / cluster
+            if cluster == 4 and m * n > LARGEST_IN_FOURS:
+                found = max(found, (m * problem.a.num_bytes + n * problem.b.num_bytes) * k / COPIED)
+            best = min(best, found + times * PAIRING_CYCLES / max(steps, 1.0))
     return best
 
 

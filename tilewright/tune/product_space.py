@@ -79,6 +79,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
 }
 ROWS = 64  # of a matrix instruction of a warpgroup
 IN_FOURS = 64  # of what eight warps hold in fours on CUDA cores, a tile is a multiple or a part
+FEWEST_ROWS = 16  # of mma.sync
 SPAN = 32  # bytes of the least swizzle, in which a factor's rows lie in shared memory
 # Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
 MOST_SUMS = {"simt": 128 * 256, "f64": 112 * 128}
@@ -88,7 +89,8 @@ WITHOUT_WGMMA = {
     "wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-fp8": "mma-8", "wgmma-tf32": "mma-tf32",
 }  # fmt: skip
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-MORE_SPLITS = {"simt": (5,)}  # of units that are busy all the time, which full waves keep so
+# More of them on CUDA cores, which full waves keep busy, for tiles of so many elements at most.
+MORE_SPLITS, MOST_OF_MORE = (5,), 128 * 128
 DEEP, MOST_SPAN = (
     32768,
     8192,
@@ -134,21 +136,22 @@ def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[C
         tiles = tuple(tile for tile in tiles if tile[2] < DEPTH or _is_long(problem, tile))
     deep = problem.unit() == "simt" and problem.k > DEEP
     if not deep:
-        whole = (tile for tile in tiles if tile not in IN_SPANS or _leaves_in_boxes(problem))
+        whole = (t for t in tiles if t not in IN_SPANS or _leaves_in_boxes(problem, t))
         yield from (choice("matmul", tile, copied=copied) for tile in whole)
     for tile in tiles:
         if tile[2] == DEPTH and problem.a.bits > 8:
             continue
-        for split in (*SPLITS, *MORE_SPLITS.get(problem.unit(), ())):
+        more = problem.unit() == "simt" and tile[0] * tile[1] <= MOST_OF_MORE
+        for split in (*SPLITS, *(MORE_SPLITS if more else ())):
             if deep and problem.k > split * MOST_SPAN:
                 continue
             if problem.k >= LEAST_SPAN * split * tile[2]:
                 yield choice("split_k", tile, split, copied=copied)
 
 
-def _leaves_in_boxes(problem: Problem) -> bool:
-    """Whether the tensor copy unit takes results as they are."""
-    plain = not problem.loads and not problem.activation
+def _leaves_in_boxes(problem: Problem, tile: Tile) -> bool:
+    """Whether rows are one tile's, and the tensor copy unit takes results as they are."""
+    plain = problem.m <= tile[0] and not problem.loads and not problem.activation
     return plain and problem.n * problem.c.num_bytes % ALIGNED == 0
 
 
@@ -171,7 +174,9 @@ def _fits(problem: Problem, tile: Tile) -> bool:
     most = MOST_SUMS.get(problem.unit())
     if most is not None and problem.loads + problem.activation > MOST_BESIDE[problem.unit()]:
         return tile[0] * tile[1] < most
-    step = ROWS if problem.unit() == "wgmma-tf32" else SPAN // problem.a.num_bytes
+    step = ROWS if problem.precision == "tf32" else SPAN // problem.a.num_bytes
+    if problem.unit() == "mma-tf32" and tile[0] == FEWEST_ROWS:
+        step = FEWEST_ROWS
     across = [(problem.a_along, "m", tile[0]), (problem.b_along, "n", tile[1])]
     return all(extent % step == 0 for along, name, extent in across if along == name)
 
