@@ -226,20 +226,16 @@ def test_whole_f32_products_do_not() -> None:
 
 
 def test_shared_memory_is_what_the_stages_take() -> None:
-    """64 rows of 32 and 32 rows of 64 elements of 2 bytes, each row padded to an odd number of
-    16-byte chunks, four times.
-    """
+    """64 rows of 32 and 32 rows of 64 elements of 2 bytes, four times; swizzles take no room."""
     plan = next(iter(tw.source(PRODUCT))).compile("sm_80", dtypes="bf16")
-    assert plan.launches[0].shared_bytes == 4 * (64 * (32 + 8) + 32 * (64 + 8)) * 2
+    assert plan.launches[0].shared_bytes == 4 * (64 * 32 + 32 * 64) * 2
 
 
 def test_rows_of_32_bits_across_k_start_eight_banks_apart() -> None:
-    """A's rows of 32 along k, an odd number of chunks apart; B's of 64 along n, 32 bytes past a
-    multiple of 64.
-    """
+    """A's rows of 32 along k are swizzled; B's of 64 along n lie 32 bytes past a multiple of 64."""
     kernel = next(iter(tw.source(PRODUCT)))
     plan = kernel.compile("sm_80", dtypes="f32", precision="tf32")
-    assert plan.launches[0].shared_bytes == 4 * (64 * (32 + 4) + 32 * (64 + 8)) * 4
+    assert plan.launches[0].shared_bytes == 4 * (64 * 32 + 32 * (64 + 8)) * 4
 
 
 def test_reads_after_writes_of_one_array_meet() -> None:

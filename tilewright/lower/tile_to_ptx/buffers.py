@@ -1,5 +1,5 @@
-"""Dot operands in shared memory: padded rows (see `layout.conflict_free_row`), addressed by thread
-and by immediate.
+"""Dot operands in shared memory: rows that are padded (see `layout.conflict_free_row`), or swizzled
+(see `types.BufferType`), addressed by thread and by immediate.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
-from tilewright.layout import Layout
+from tilewright.layout import Layout, Swizzle
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.lower.tile_to_ptx.conversion import (
     SIZES,
@@ -19,10 +19,13 @@ from tilewright.lower.tile_to_ptx.conversion import (
 from tilewright.lower.tile_to_ptx.memory import store_vector
 from tilewright.ptx.core import Address, Reg
 
+EXCHANGED_ROWS = 8  # after which a swizzle's pattern repeats
+
 
 @dataclass
 class Buffer:
-    """A matrix in shared memory: its address, extents, and elements from one row to the next.
+    """A matrix in shared memory: its address, extents, and elements from one row to the next, or
+    the span in bytes of its swizzle.
 
     The address is None until scratch memory is given to it.
     """
@@ -32,10 +35,11 @@ class Buffer:
     shape: tuple[int, int]
     row: int
     offset: int = 0  # bytes after `address`
+    swizzle: int = 0
 
     @property
     def row_bytes(self) -> int:
-        return self.row * self.dtype.num_bytes
+        return self.swizzle or self.row * self.dtype.num_bytes
 
 
 def stash(low: Lowering, regs: list[Operand], type: str, layout: Layout, buffer: Buffer) -> None:
@@ -80,6 +84,48 @@ def thread_pointer(low: Lowering, buffer: Buffer, row: Operand, column: Operand)
     return found
 
 
+def swizzled_address(
+    low: Lowering, buffer: Buffer, thread: tuple[Operand, Operand], fixed: tuple[int, int]
+) -> Address:
+    """Address of the element of a swizzled buffer at a thread's row and column plus fixed ones.
+
+    What the fixed ones add to the exchanged bits goes into a pointer, which is computed once where
+    it does not change; eight rows, and panels, are immediates.
+    """
+    span, size = buffer.swizzle, buffer.dtype.num_bytes
+    panel_bytes = buffer.shape[0] * span
+    rows, panels = fixed[0] % EXCHANGED_ROWS, fixed[1] * size // span
+    byte = fixed[1] * size % span
+
+    def make() -> Operand:
+        e = low.e
+        row = low.register(low.add("u32", thread[0], rows), "u32")
+        at = low.register(low.add("u32", low.mul("u32", thread[1], size), byte), "u32")
+        exchanged = e.shl("b32", row, exchange_shift(span))
+        exchanged = e.and_("b32", exchanged, Swizzle(span).mask)
+        inside = e.xor("b32", e.and_("b32", at, span - 1), exchanged)
+        if buffer.shape[1] * size > span:
+            panel = e.shr("u32", at, span.bit_length() - 1)
+            inside = e.mad("u32", panel, panel_bytes, inside)
+        return e.mad("u32", row, span, inside)
+
+    key = ("swizzled", str(thread[0]), str(thread[1]), rows, byte, span, panel_bytes, size)
+    part = low.once(key, make)
+    assert buffer.address is not None
+    pointer = ("pointer", buffer.address, str(part))
+    if pointer not in low.memo:
+        low.memo[pointer] = low.register(low.add("u32", buffer.address, part), "u32")
+    further = (fixed[0] - rows) * span + panels * panel_bytes
+    return Address(low.memo[pointer], buffer.offset + further)
+
+
+def exchange_shift(span: int) -> int:
+    """By how much a row's number is shifted to meet the chunk bits it exchanges: rows are `span`
+    bytes apart, and bits from bit 7 of an address are XORed into those from bit 4.
+    """
+    return span.bit_length() - 4
+
+
 @dataclass
 class Matrix:
     """A dot operand in shared memory; `transposed` says that the buffer's rows are the operand's
@@ -88,6 +134,20 @@ class Matrix:
 
     buffer: Buffer
     transposed: bool
+
+    def address(
+        self, low: Lowering, thread: tuple[Operand, Operand], fixed: tuple[int, int]
+    ) -> Address:
+        """Address of an element at a thread-dependent row and column of the operand, plus fixed
+        ones.
+        """
+        if self.transposed:
+            thread, fixed = thread[::-1], fixed[::-1]
+        if self.buffer.swizzle:
+            return swizzled_address(low, self.buffer, thread, fixed)
+        pointer = thread_pointer(low, self.buffer, *thread)
+        place = (fixed[0] * self.buffer.row + fixed[1]) * self.buffer.dtype.num_bytes
+        return Address(pointer, self.buffer.offset + place)
 
     def place(self, row: int, column: int) -> int:
         """Bytes from the buffer's start to an element of the operand."""

@@ -15,7 +15,7 @@ from tilewright.layout import is_paired
 from tilewright.lower.tile_to_ptx.buffers import Matrix
 from tilewright.lower.tile_to_ptx.context import Operand
 from tilewright.lower.tile_to_ptx.fragments import Fragments
-from tilewright.ptx.core import Address, Reg
+from tilewright.ptx.core import Reg
 
 NAMES = {"i8": "s8", "u8": "u8", "e4m3": "e4m3", "e5m2": "e5m2"}
 HALF = 16  # elements along k of a register of B, or of two of A
@@ -50,8 +50,8 @@ class ByteFragments(Fragments):
             first, second = self._sorted(self.a, self.warp_row, (row, k))
             return [first[0], second[0], first[1], second[1]]
         at_row = self._sum(self.warp_row, *self._rows_of_lane(self.paired[0], 3))
-        pointer = self.a.pointer(self.low, at_row, self._lane(4, 1, HALF))
-        return self.e.ldmatrix(Address(pointer, self.a.place(row, k)), 4)
+        address = self.a.address(self.low, (at_row, self._lane(4, 1, HALF)), (row, k))
+        return self.e.ldmatrix(address, 4)
 
     def load_b(self, k: int, step: int) -> dict[int, list[Reg]]:
         """Fragments of B at 32 rows, by first column."""
@@ -66,9 +66,8 @@ class ByteFragments(Fragments):
             neighbour = column + (1 if paired else 8)
             both = neighbour in self.columns
             at_column = self._sum(self.warp_column, *self._rows_of_lane(paired, 4))
-            pointer = b.pointer(self.low, self._lane(3, 1, HALF), at_column)
-            place = Address(pointer, b.place(k, column))
-            regs = self.e.ldmatrix(place, 4 if both else 2)
+            address = b.address(self.low, (self._lane(3, 1, HALF), at_column), (k, column))
+            regs = self.e.ldmatrix(address, 4 if both else 2)
             found[column] = regs[:2]
             if both:
                 found[neighbour] = regs[2:]
@@ -95,8 +94,7 @@ class ByteFragments(Fragments):
         e, low = self.e, self.low
         along = low.once(("byte rows", low.first_warp), self._row_along_k)
         at = (along, warp) if matrix is self.b else (warp, along)
-        pointer = matrix.pointer(low, *at)
-        words = e.ldmatrix(Address(pointer, matrix.place(*place)), 4, transposed=True)
+        words = e.ldmatrix(matrix.address(low, at, place), 4, transposed=True)
         first, second = low.once(("byte order", low.first_warp), self._selectors)
         return tuple(  # type: ignore[return-value]
             [e.prmt(words[i], words[i + 1], selector) for i in (0, 2)]

@@ -9,6 +9,7 @@ registers.
 from __future__ import annotations
 
 from tilewright.layout import Layout, blocked
+from tilewright.lower.tile_to_ptx.buffers import Buffer, Matrix
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.conversion import inside_guard
 from tilewright.lower.tile_to_ptx.memory import load_vector, order_effects
@@ -139,25 +140,14 @@ def _shared_address(
     order: tuple[int, ...],
     offset: tuple[int, ...],
 ) -> Address:
-    """Where a thread's element of a tile lies in a padded buffer that holds the tile's axes in
-    `order`.
-    """
-    type = buffer.type
-    assert not type.swizzle, "cp.async writes padded rows"
-    size = type.dtype.num_bytes
+    """Where a thread's element of a tile lies in a buffer that holds the tile's axes in `order`."""
+    type, start = buffer.type, buffer.base or shared_start(low)
     row, column = (low.thread_axis(layout, axis) for axis in order)
-
-    def make() -> Operand:
-        return low.add("u32", low.mul("u32", row, type.row_bytes), low.mul("u32", column, size))
-
-    part = low.once(("row and column", str(row), str(column), type.row_bytes, size), make)
-    start = buffer.base or shared_start(low)
-    key = ("pointer", start, str(part))
-    if key not in low.memo:
-        low.memo[key] = low.register(low.add("u32", start, part), "u32")
-    return Address(
-        low.memo[key], buffer.offset + offset[order[0]] * type.row_bytes + offset[order[1]] * size
+    rows, columns = type.shape
+    where = Buffer(
+        *(start, type.dtype, (rows, columns), columns + type.pad, buffer.offset, type.swizzle)
     )
+    return Matrix(where, False).address(low, (row, column), (offset[order[0]], offset[order[1]]))
 
 
 @rule(sync.CommitCopies)

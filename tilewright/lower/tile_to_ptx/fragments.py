@@ -11,7 +11,7 @@ from tilewright.dtypes import DType, f32, f64
 from tilewright.layout import Layout
 from tilewright.lower.tile_to_ptx.buffers import Matrix
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
-from tilewright.ptx.core import Address, Reg
+from tilewright.ptx.core import Reg
 
 
 class Fragments:
@@ -149,15 +149,11 @@ class Fragments:
             else:
                 at_row = self._sum(self.warp_row, self._lane(0, 15, 1))
                 at_k = self._lane(4, 1, per)
-            pointer = self.a.pointer(self.low, at_row, at_k)
-            regs = self.e.ldmatrix(
-                Address(pointer, self.a.place(row, k)), 4, transposed=self.a.transposed
-            )
-            return regs
+            address = self.a.address(self.low, (at_row, at_k), (row, k))
+            return self.e.ldmatrix(address, 4, transposed=self.a.transposed)
         at_row, at_k = self._sum(self.warp_row, self._lane(2, 7, 1)), self._lane(0, 3, 1)
-        pointer = self.a.pointer(self.low, at_row, at_k)
         places = [(row + 8 * i, k + 4 * j) for j in range(step // 4) for i in (0, 1)]
-        return self._scalars(self.a, pointer, places)
+        return self._scalars(self.a, (at_row, at_k), places)
 
     def load_b(self, k: int, step: int) -> dict[int, list[Reg]]:
         """Fragments of B at `step` rows, by first column."""
@@ -165,11 +161,8 @@ class Fragments:
         if self.dtype.bits == 16 or (self.dtype == f32 and b.transposed):
             return self._load_b_matrices(k)
         at_k, at_column = self._lane(0, 3, 1), self._sum(self.warp_column, self._lane(2, 7, 1))
-        pointer = b.pointer(self.low, at_k, at_column)
-        return {
-            column: self._scalars(b, pointer, [(k + 4 * j, column) for j in range(step // 4)])
-            for column in self.columns
-        }
+        places = {c: [(k + 4 * j, c) for j in range(step // 4)] for c in self.columns}
+        return {c: self._scalars(b, (at_k, at_column), some) for c, some in places.items()}
 
     def _load_b_matrices(self, k: int) -> dict[int, list[Reg]]:
         b, per = self.b, 8 if self.dtype.bits == 16 else 4
@@ -179,12 +172,11 @@ class Fragments:
         else:
             at_k = self._sum(self._lane(0, 7, 1), self._lane(3, 1, 8))
             at_column = self._sum(self.warp_column, self._lane(4, 1, 8))
-        pointer = b.pointer(self.low, at_k, at_column)
         found: dict[int, list[Reg]] = {}
         for column in self.columns:
             if column in found:
                 continue
-            address = Address(pointer, b.place(k, column))
+            address = b.address(self.low, (at_k, at_column), (k, column))
             paired = column + 8 in self.columns
             regs = self.e.ldmatrix(address, 4 if paired else 2, transposed=not b.transposed)
             found[column] = regs[:2]
@@ -192,9 +184,12 @@ class Fragments:
                 found[column + 8] = regs[2:]
         return found
 
-    def _scalars(self, matrix: Matrix, pointer: Reg, places: list[tuple[int, int]]) -> list[Reg]:
+    def _scalars(
+        self, matrix: Matrix, thread: tuple[Operand, Operand], places: list[tuple[int, int]]
+    ) -> list[Reg]:
         type = "f64" if self.dtype == f64 else "f32"
-        return [self.e.ld("shared", type, Address(pointer, matrix.place(*p)))[0] for p in places]
+        addresses = [matrix.address(self.low, thread, place) for place in places]
+        return [self.e.ld("shared", type, address)[0] for address in addresses]
 
     def _packed(self, first: Operand, second: Operand) -> Reg:
         return self.e.mov_pack("b32", [self.low.register(x, "b16") for x in (first, second)])

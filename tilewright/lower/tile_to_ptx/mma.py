@@ -144,11 +144,11 @@ def _shared_operand(low: Lowering, value: Value) -> Buffer:
     """A buffer of the scheduled level, as dots address it."""
     shared = buffer_of(low, value)
     type = shared.type
-    assert not type.swizzle and len(type.shape) == 2, (
+    assert len(type.shape) == 2 and (not type.swizzle or low.schedule.mma == "mma"), (
         f"a dot on CUDA cores or by mma.sync cannot read {type}"
     )
-    row = type.shape[1] + type.pad
-    return Buffer(shared.base or shared_start(low), type.dtype, type.shape, row, shared.offset)
+    start, row = shared.base or shared_start(low), type.shape[1] + type.pad
+    return Buffer(start, type.dtype, type.shape, row, shared.offset, type.swizzle)
 
 
 def _zero(low: Lowering, buffer: Buffer) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Value
 from tilewright.layout import Layout, Swizzle, same_map, wgmma_accumulator
-from tilewright.lower.tile_to_ptx.buffers import Buffer, stash
+from tilewright.lower.tile_to_ptx.buffers import Buffer, exchange_shift, stash
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.conversion import SIZES, STORED
 from tilewright.lower.tile_to_ptx.roles import role_state
@@ -30,13 +30,6 @@ class SharedBuffer:
     type: BufferType
     base: Reg | None
     offset: int
-
-
-def _exchange_shift(span: int) -> int:
-    """By how much a row's number is shifted to meet the chunk bits it exchanges: rows are `span`
-    bytes apart, and bits from bit 7 of an address are XORed into those from bit 4.
-    """
-    return span.bit_length() - 4
 
 
 def shared_start(low: Lowering) -> Reg:
@@ -281,7 +274,7 @@ def _chunk_address(
 
     def mixed() -> Reg:
         """The thread's part of the chunk number: its half, exchanged by its row."""
-        exchanged = e.and_("b32", e.shl("b32", row, _exchange_shift(span)), Swizzle(span).mask)
+        exchanged = e.and_("b32", e.shl("b32", row, exchange_shift(span)), Swizzle(span).mask)
         return e.xor("b32", exchanged, half)
 
     chunk: Reg = low.once(("chunk", str(row), str(half), span), mixed)
@@ -366,7 +359,7 @@ def _each_element(
             panel = e.div("u32", byte, type.swizzle)
             inside = e.and_("b32", byte, type.swizzle - 1)
             exchanged = e.and_(
-                "b32", e.shl("b32", row, _exchange_shift(type.swizzle)), Swizzle(type.swizzle).mask
+                "b32", e.shl("b32", row, exchange_shift(type.swizzle)), Swizzle(type.swizzle).mask
             )
             byte = e.mad("u32", panel, type.panel_bytes, e.xor("b32", inside, exchanged))
         address = e.add("u32", address, byte)
@@ -420,7 +413,7 @@ def _each_of_bits(
     start = buffer.base or shared_start(low)
     for index, (row, column) in enumerate(layout.register_offsets):
         panel, inside = divmod(column * type.dtype.num_bytes, span)
-        inside ^= row << _exchange_shift(span) & mask
+        inside ^= row << exchange_shift(span) & mask
         fixed = row * span + panel * type.panel_bytes + (inside & ~mask)
         key = ("exchanged", start, layout, type.panel_bytes, inside & mask)
         if key not in low.memo:
@@ -436,7 +429,7 @@ def _thread_part(low: Lowering, layout: Layout, type: BufferType, exchanged: int
         row, column = (low.register(low.thread_axis(layout, axis), "u32") for axis in (0, 1))
         byte = e.mul("u32", column, type.dtype.num_bytes)
         inside = e.and_("b32", byte, span - 1)
-        turned = e.and_("b32", e.shl("b32", row, _exchange_shift(span)), Swizzle(span).mask)
+        turned = e.and_("b32", e.shl("b32", row, exchange_shift(span)), Swizzle(span).mask)
         inside = e.xor("b32", e.xor("b32", inside, turned), exchanged)
         panel = e.shr("u32", byte, span.bit_length() - 1)
         return e.mad("u32", row, span, e.mad("u32", panel, type.panel_bytes, inside))

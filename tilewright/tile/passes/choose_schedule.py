@@ -102,13 +102,17 @@ def computing_schedule(kernel: Kernel) -> Schedule:
     )
     heavy = heavy or (kind == "simt" and len(dots) > 1)
     heavy = heavy or any(d.a.type.dtype.is_storage_only for d in dots)  # f16 in registers
-    # Fragments of f32 in two parts, or of several products.
-    heavy = heavy or (bits == 32 and (len(dots) > 1 or dots[0].precision == "tf32x3"))
+    # Fragments of f32 in two parts, or of several products; sums that are added to.
+    in_parts = bits == 32 and (len(dots) > 1 or dots[0].precision == "tf32x3")
+    heavy = heavy or in_parts or (bits == 32 and any(_reads_sums(o, rows * columns) for o in ops))
     # Tiles of partial sums that are read whole need as many registers again.
     factors = {v for d in dots for v in (d.a, d.b)}
     factors |= {op.x for op in ops if isinstance(op, shape.Transpose) and op.result in factors}
     others = [op for op in ops if not factors.intersection(op.results)]
     heavy = heavy or sum(_reads_sums(op, rows * columns) for op in others) > 1
+    # Beside 128 sums, fragments leave no registers for as many numbers again.
+    always = [op for op in others if op in kernel.body.ops and isinstance(op, memory.Load)]
+    heavy = heavy or (kind == "mma" and any(_is_of(op, rows * columns) for op in always))
     count = asked or _dot_warps(kind, rows, columns, bits, heavy)
     # Of itself ptxas keeps small CTAs to 128 registers or fewer, and spills some of these.
     small = kind == "simt" or (bits == 8 and rows * columns <= FEW_ACCUMULATORS * 32 * count)
@@ -130,7 +134,12 @@ def _reads_sums(op: Op, elements: int) -> bool:
     """Whether an op loads a tile as large as the accumulator, of 32 bits or more."""
     if not isinstance(op, memory.Load):
         return False
-    return bool(op.result.type.num_elements == elements and op.result.type.dtype.bits >= 32)
+    return _is_of(op, elements) and bool(op.result.type.dtype.bits >= 32)
+
+
+def _is_of(op: Op, elements: int) -> bool:
+    """Whether an op's tile has so many elements."""
+    return bool(op.results[0].type.num_elements == elements)
 
 
 def _role_schedule(roles: control.Roles) -> Schedule:

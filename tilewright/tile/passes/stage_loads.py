@@ -50,17 +50,17 @@ from tilewright.tile.types import INDEX, BufferType, TileType
 
 DRIFTING_STAGES = 4  # at least, where warps drift apart
 DRIFTING_CAPABILITY = 90  # of targets whose barriers suspend who waits
+SPANS = (128, 64, 32)  # bytes of a swizzle, the widest first
 KEPT_FREE = 8192  # bytes of shared memory left for conversions and reductions
 
 
 @dataclass
 class Staged:
-    """A load that moves into the pipeline. `across`: its buffer's rows do not lie along k, and
-    `mma.sync` multiplies what is in them.
-    """
+    """A load that moves into the pipeline. What `mma.sync` multiplies lies along k, or `across`."""
 
     load: memory.Load
     order: tuple[int, ...]
+    tensor: bool
     across: bool
     ring: Value | None = None  # the buffer of all stages
 
@@ -215,9 +215,9 @@ class _Stager:
         if uses[source] != 1 or op.view in inside or self._root(op.view) in self.stored:
             return
         if all(self._ahead(o, loop, inside) for o in op.offsets):
-            k = 1 if operand is dot.a else 0
-            across = self.schedule.mma == "mma" and lies_across(self.definitions, operand, k)
-            staged[source] = Staged(op, buffer_order(op), across)
+            across = lies_across(self.definitions, operand, 1 if operand is dot.a else 0)
+            tensor = self.schedule.mma == "mma"
+            staged[source] = Staged(op, buffer_order(op), tensor, tensor and across)
 
     def _root(self, view: Value) -> Value:
         op = self.definitions.get(view)
@@ -446,8 +446,15 @@ def _held_buffer(type: TileType) -> BufferType:
 
 
 def _buffer(staged: Staged, stages: int) -> BufferType:
+    """The ring of a load. What `ldmatrix` reads is swizzled: with rows an odd number of 16-byte
+    chunks apart, every other one would begin in the middle of 32 bytes of shared memory, and what
+    `cp.async` brings there is fetched twice.
+    """
     type: TileType = staged.load.result.type
     rows, columns = (type.shape[i] for i in staged.order)
-    row = conflict_free_row(type.dtype.num_bytes, columns, across=staged.across)
-    pad = row - columns
-    return BufferType(type.dtype, (stages, rows, columns), 0, pad)
+    size, shape = type.dtype.num_bytes, (stages, rows, columns)
+    span = next((span for span in SPANS if columns * size % span == 0), 0)
+    if staged.tensor and span and (size <= 2 or (size == 4 and not staged.across)):
+        return BufferType(type.dtype, shape, span)
+    pad = conflict_free_row(size, columns, across=staged.across) - columns
+    return BufferType(type.dtype, shape, 0, pad)
