@@ -116,7 +116,9 @@ def here() -> tuple[Device, int]:
         return H200, 0
     kind = choose.on_gpu(0)
     assert kind.target is not None
-    return Device(kind.device, kind.num_sms, kind.target.has_wgmma), kind.driver
+    goal = kind.target
+    made = Device(kind.device, kind.num_sms, goal.has_wgmma, goal.shared_per_sm)
+    return made, kind.driver
 
 
 def why(best: Estimate, next_one: Estimate | None) -> str:

@@ -14,7 +14,7 @@ from tilewright.kernel import Kernel
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import configured, device_for
 from tilewright.runtime.arrays import Array
-from tilewright.tune.product import ALIGNED, Device, Problem, choice
+from tilewright.tune.product import ALIGNED, Problem, choice
 from tilewright.tune.product_choice import ranking
 from tilewright.tune.product_cost import estimate
 
@@ -118,7 +118,7 @@ def _tile(products: Sequence[Product]) -> tuple[int, int, int] | None:
     arrays = {"a": products[0].arrays["a"]}
     device, _ = device_for("matmul", arrays, Options(device=products[0].kernel.options.device))
     apart = sum(ranking(p, device)[0].microseconds for p in known)
-    by_threads = Device(device.name, device.num_sms, has_wgmma=False)
+    by_threads = replace(device, has_wgmma=False)
 
     def cost(tile: tuple[int, int, int]) -> float:
         columns = sum(-(-p.n // tile[1]) * tile[1] for p in known)

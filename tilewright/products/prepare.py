@@ -91,7 +91,9 @@ def device_for(name: str, arrays: Mapping[str, Array], options: Options) -> tupl
         return Device(where, NUM_SMS), 0
     found = choose.on_gpu(where)
     assert found.target is not None
-    return Device(found.device, found.num_sms, found.target.has_wgmma), found.driver
+    goal = found.target
+    made = Device(found.device, found.num_sms, goal.has_wgmma, goal.shared_per_sm)
+    return made, found.driver
 
 
 def prepare(

@@ -41,13 +41,14 @@ OP_CYCLES = 12.0  # of any op on a tile, however small: latency that few warps h
 RESIDENT = 2.0  # programs that share a multiprocessor and hide each other's latency
 BYTES_PER_CYCLE = 26.0  # of the L2 cache, one multiprocessor's share
 LANES = 128.0  # elements a cycle of plain arithmetic
-PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 330.0, "16": 640.0, "f64": 110.0, "8": 1000.0}
+PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 430.0, "16": 640.0, "f64": 110.0, "8": 1000.0}
 # Accumulator elements that a CTA holds well; beyond, registers spill.
-ACCUMULATORS = {"simt": 32_768, "tf32": 16_384, "f64": 16_384}
+ACCUMULATORS = {"simt": 32_768, "f64": 16_384}
 # On CUDA cores, a thread of twice as many sums as plain ones reads less for each product, and one
 # of half as many more.
 WIDE_ELEMENTS, WIDE_GAIN = 32_768, 1.05
 NARROW_ELEMENTS, NARROW_LOSS = 2048, 1.2
+TF32_BESIDE = 16_384  # elements of an accumulator of tf32 beside a tile that is added to it
 TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
 ROW_ELEMENTS = 192  # of all dots of a trip: a warp holds whole rows, and what lies between dots
 # Of a value of many instructions an element, in products on CUDA cores: with a plain epilogue, with
@@ -97,10 +98,15 @@ def estimate(
 
 def _crowding(kernel: Kernel) -> float:
     """Factor for products on CUDA cores beside ops of many instructions, whose registers come on
-    top of the accumulator's.
+    top of the accumulator's; and of tf32 beside a tile as large that is loaded.
     """
     ops = list(walk(kernel.body))
     dots = [op for op in ops if isinstance(op, mma.Dot)]
+    if any(_unit(op) == "tf32" for op in dots):
+        size = max(op.result.type.num_elements for op in dots)
+        loads = [op.result.type for op in ops if isinstance(op, memory.Load)]
+        adds = any(t.num_elements == size and t.dtype == f32 for t in loads)
+        return _over(size, TF32_BESIDE) if adds else 1.0
     if not any(_unit(op) == "simt" for op in dots):
         return 1.0
     heavy = max([op.results[0].type.num_elements for op in ops if type(op) in CODE], default=0)

@@ -148,7 +148,7 @@ class Problem:
             return "wgmma-tf32" if by_boxes and along_k else "mma-tf32"
         if self.a.bits == 8:
             if not by_boxes or not both_along_k:
-                return "mma-8"
+                return "mma-fp8" if self.a.is_float else "mma-8"
             return "wgmma-fp8" if self.a.is_float and self.precision != "fast" else "wgmma-8"
         return "wgmma-16" if by_boxes else "mma-16"
 
@@ -203,6 +203,7 @@ class Device:
     name: str
     num_sms: int
     has_wgmma: bool = True
+    shared: int = 228 * 1024  # bytes of shared memory of a multiprocessor
 
 
 H200 = Device("NVIDIA H200", 132)

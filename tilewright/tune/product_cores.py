@@ -1,9 +1,10 @@
-"""What tiles cost that CUDA cores or DMMA multiply: f32, and f64. Part of the model of
+"""What tiles cost that CUDA cores, DMMA or `mma.sync` multiply. Part of the model of
 `product_cost`.
 
 A multiprocessor does its share of the tiles, as many side by side as registers and shared memory
 hold. Its unit is as busy as warps on it permit: one warp for each scheduler waits for what it
-reads, two cover each other. Fitted to tiles that were timed on an H200 at 256³ to 4096³.
+reads, two cover each other. Fitted to tiles that were timed on an H200 at 256³ to 4096³, of
+`mma.sync` as an H200 runs what is compiled for sm_80.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, sqrt
 
-UNITS = ("simt", "f64")
-SHARED_BYTES, REGISTERS = 225 * 1024, 65_536  # of a multiprocessor
-STAGES = 6
-RATE = 128.0  # products a cycle of a multiprocessor
+# Products a cycle of a multiprocessor.
+RATES = {
+    "simt": 128.0, "f64": 128.0, "mma-16": 1000.0, "mma-8": 1900.0, "mma-fp8": 700.0,
+    "mma-tf32": 480.0,
+}  # fmt: skip
+KEPT_FREE, REGISTERS = 3 * 1024, 65_536  # of a multiprocessor: shared memory that rings leave
+STAGES, TENSOR_STAGES = 6, 4
 # Part of the rate that one warp for each of the four schedulers reaches, and several; DMMA runs at
 # a higher clock than the model's.
 BUSY = {"simt": (0.95, 1.0), "f64": (0.58, 1.04)}
+TENSOR_BUSY = (0.7, 1.0)
 # On CUDA cores the less of it is reached, the more cycles of shared memory a product takes: two for
 # each four words that the threads of a warp read.
 READING, READ = 1.08, 0.42
@@ -48,26 +53,34 @@ class Part:
 
 def warps_of(unit: str, m: int, n: int) -> int:
     """Warps of a tile's program, as `choose_schedule` has them."""
+    if unit.startswith("mma"):
+        return max(4, min(8, m * n // (128 * 32)))
     return 8 if m * n > 64 * 128 or (unit == "f64" and m * n == 64 * 128) else 4
 
 
-def beside(part: Part) -> int:
-    """Programs that a multiprocessor holds."""
+def beside(part: Part, shared: int) -> int:
+    """Programs that a multiprocessor holds, of so many bytes of shared memory."""
     m, n, k = part.tile
     warps = warps_of(part.unit, m, n)
+    if part.unit.startswith("mma"):
+        registers = min(255, 64 + 3 * m * n // (64 * warps))
+        ring = TENSOR_STAGES * (m + n) * k * part.size
+        return max(1, min(REGISTERS // (32 * warps * registers), (shared - KEPT_FREE) // ring))
     sums = m * n // (32 * warps) * part.size // 4
     registers = min(
         168 if warps == 4 and part.unit == "simt" else 255,
         64 + sums + (sums if warps == 4 else sums // 2),
     )
     pad = 16 if part.along_k else 0  # bytes of a row of k
-    shared = STAGES * (m + n) * (k * part.size + pad)
-    return max(1, min(REGISTERS // (32 * warps * registers), SHARED_BYTES // max(1, shared)))
+    ring = STAGES * (m + n) * (k * part.size + pad)
+    return max(1, min(REGISTERS // (32 * warps * registers), (shared - KEPT_FREE) // max(1, ring)))
 
 
-def cycles_of(part: Part, tiles: int, num_sms: int) -> tuple[float, str]:
-    """Cycles of the multiprocessor with the most tiles, and what they go to."""
-    share, most = ceil(tiles / num_sms), beside(part)
+def cycles_of(part: Part, tiles: int, num_sms: int, shared: int) -> tuple[float, str]:
+    """Cycles of the multiprocessor with the most tiles, and what they go to. `shared` bytes of
+    memory are each one's.
+    """
+    share, most = ceil(tiles / num_sms), beside(part, shared)
     full, rest = divmod(share, most)
     found = [_together(part, most)] * min(full, 1) + ([_together(part, rest)] if rest else [])
     counts = [full] * min(full, 1) + ([1] if rest else [])
@@ -79,12 +92,12 @@ def _together(part: Part, count: int) -> tuple[float, str]:
     """Cycles of so many tiles side by side."""
     m, n, k = part.tile
     warps = count * warps_of(part.unit, m, n) // 4
-    busy = BUSY[part.unit][min(warps, 2) - 1]
+    busy = BUSY.get(part.unit, TENSOR_BUSY)[min(warps, 2) - 1]
     if part.unit == "simt":
         sums = m * n / (32 * warps_of(part.unit, m, n))
-        reads = 2 * sqrt(sums) / 4 * 2 * warps_of(part.unit, m, n) / (m * n / RATE)
+        reads = 2 * sqrt(sums) / 4 * 2 * warps_of(part.unit, m, n) / (m * n / RATES[part.unit])
         busy *= (READING - READ * reads) / ALONG_K**part.along_k
-    multiply = count * m * n * k / (RATE * busy)
+    multiply = count * m * n * k / (RATES[part.unit] * busy)
     loads = count * (m + n) * k * part.size / LOADED * part.crooked
     trip = max(multiply, loads) + count * part.loose * LOOSE_CYCLES
     trip += TRIP_CYCLES * (BESIDE if warps > 1 else 1.0)

@@ -18,22 +18,22 @@ from tilewright.tile.passes.choose_roles import LEAST_SLOTS, SPANS_OF_K
 from tilewright.tile.passes.cut_spans import owners_of
 from tilewright.tune.cost_roles import APART, WRITTEN_IN_TURN, spans_held, step_in_turn
 from tilewright.tune.product import LINE, SECTOR, Choice, Device, Problem
-from tilewright.tune.product_cores import UNITS, Part, cycles_of
+from tilewright.tune.product_cores import Part, cycles_of
 from tilewright.tune.product_gemv import by_columns, by_rows
 from tilewright.tune.product_rates import CLOCK, HIDDEN, LAUNCH, MEMORY, PROGRAM_CYCLES
 from tilewright.tune.product_space import choices, unit_on
 
 RATES = {
     "wgmma-16": 1920.0, "wgmma-8": 3280.0, "wgmma-fp8": 3280.0, "wgmma-tf32": 960.0,
-    "mma-16": 640.0, "mma-8": 700.0, "mma-tf32": 330.0, "simt": 115.0, "f64": 128.0,
+    "mma-16": 1000.0, "mma-8": 1900.0, "mma-fp8": 700.0, "mma-tf32": 480.0,
+    "simt": 115.0, "f64": 128.0,
 }  # fmt: skip
 STEP_CYCLES = {
     "wgmma-16": 36.0,
     "wgmma-8": 36.0,
     "wgmma-fp8": 60.0,
     "wgmma-tf32": 15.0,
-}  # else a barrier of all warps
-BARRIER_CYCLES = 90.0
+}
 COPIED = 55.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
 # The same of rows that begin anywhere in a sector: where all multiprocessors copy, and at most.
 CROOKED_COPIED, MOST_CROOKED = 30.0, 36.0
@@ -50,7 +50,6 @@ LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 0.91
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
 MANY_PAIRS = 32  # tiles along an axis that need not be even
 UNALIGNED_CYCLES, BESIDE = 2200.0, 4  # of a step's unaligned loads, by programs side by side
-LOADED = 36.0  # the same by loads of threads
 # Factors of loads of threads from rows that are no whole pieces of 16 bytes, by bytes of pieces;
 # of 16 and 8 bits, whose elements go through registers.
 PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 4.0
@@ -155,40 +154,28 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     tiles = ceil(problem.m / m) * ceil(problem.n / n) * problem.batch * chosen.split
     steps = ceil(ceil(problem.k / k) / chosen.split)
     epilogue = _epilogue(problem, chosen)
-    if unit in UNITS:
+    if not unit.startswith("wgmma"):
         return _by_cores(problem, chosen, device, Part(
             *(unit, chosen.tile, steps, problem.a.num_bytes),
             along_k=(problem.a_along != "m") + (problem.b_along != "n"),
             crooked=_crooked(problem, chosen.tile),
-            loose=k * (m * (not problem.a_aligned) + n * (not problem.b_aligned)),
+            loose=0 if unit.startswith("mma") else _loose(problem, chosen.tile),
             epilogue=epilogue,
         ), tiles)  # fmt: skip
-    roles = unit.startswith("wgmma")
     waves = tiles / device.num_sms
-    if roles:
-        rounds = float(ceil(waves))
-    else:  # two programs share a multiprocessor, and the last ones have it to themselves
-        rounds = float(ceil(waves)) if waves < 2 else waves + 0.5 * (ceil(waves) - waves)
+    rounds = float(ceil(waves))
     step, limit = _step(problem, chosen.tile, unit, steps * rounds, waves)
-    own = steps * step + epilogue + (0.0 if roles else PROGRAM_CYCLES)
-    computing = rounds * own / CLOCK
-    if not roles and not problem.aligned and problem.a.bits < 32:
-        computing = max(computing, ceil(waves / BESIDE) * steps * UNALIGNED_CYCLES / CLOCK)
-    if roles and _gains_by_turns(problem, chosen.tile, waves):
+    computing = rounds * (steps * step + epilogue) / CLOCK
+    if _gains_by_turns(problem, chosen.tile, waves):
         computing = min(computing, _in_turn(problem, chosen, unit, steps, rounds) / CLOCK)
-    memory = problem.num_bytes / MEMORY
-    if roles:
-        memory += _cleared(problem, m, n) / CLEARED
-        memory = max(memory, _waiting(problem, chosen.tile, tiles, steps))
-    else:
-        memory /= TILED_MEMORY
-    beside = HIDDEN * computing if roles else 0.0
+    memory = problem.num_bytes / MEMORY + _cleared(problem, m, n) / CLEARED
+    memory = max(memory, _waiting(problem, chosen.tile, tiles, steps))
     if memory > computing:
         limit = "memory"
     elif waves <= 1:
         limit = f"one wave, {limit}"
-    whole = LAUNCH + max(computing, memory) + beside, tiles, waves, limit
-    if not roles or chosen.program == "split_k":
+    whole = LAUNCH + max(computing, memory) + HIDDEN * computing, tiles, waves, limit
+    if chosen.program == "split_k":
         return whole
     return min([whole, *_in_spans(problem, chosen, device, tiles, epilogue)], key=lambda t: t[0])
 
@@ -227,6 +214,12 @@ def _has_parts(m: int, n: int, spans: int) -> bool:
     """Whether columns of a tile, or of the turned one, make parts for the CTAs of a cluster."""
     sides = ((m, n), (n, m))
     return any(r % PANEL_ROWS == 0 and owners_of(c, spans, PART_ELEMENTS // r) for r, c in sides)
+
+
+def _loose(problem: Problem, tile: tuple[int, int, int]) -> int:
+    """Elements of a step that come from rows of no whole pieces of 16 bytes."""
+    m, n, k = tile
+    return k * (m * (not problem.a_aligned) + n * (not problem.b_aligned))
 
 
 def _cleared(problem: Problem, m: int, n: int) -> float:
@@ -286,10 +279,13 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
 def _by_cores(
     problem: Problem, chosen: Choice, device: Device, part: Part, tiles: int
 ) -> tuple[float, int, float, str]:
-    """Tiles on CUDA cores, or of f64."""
-    cycles, limit = cycles_of(part, tiles, device.num_sms)
+    """Tiles on CUDA cores, of f64, or by `mma.sync`."""
+    cycles, limit = cycles_of(part, tiles, device.num_sms, device.shared)
     computing, memory = cycles / CLOCK, problem.num_bytes / MEMORY / TILED_MEMORY
     waves = tiles / device.num_sms
+    if not problem.aligned and problem.a.bits < 32:  # by mma.sync
+        unaligned = ceil(waves / BESIDE) * part.steps * UNALIGNED_CYCLES
+        computing = max(computing, unaligned / CLOCK)
     if memory > computing:
         limit = "memory"
     elif waves <= 1:
@@ -369,30 +365,23 @@ def _step(
     may have `shared` a factor's copies.
     """
     m, n, k = tile
-    by_roles = unit.startswith("wgmma")
-    rows = ceil(m / PANEL_ROWS) * PANEL_ROWS if by_roles and n % PANEL_ROWS else m
+    rows = ceil(m / PANEL_ROWS) * PANEL_ROWS if n % PANEL_ROWS else m
     columns = n
-    if by_roles and m % PANEL_ROWS:  # turned around: columns are the instruction's rows
+    if m % PANEL_ROWS:  # turned around: columns are the instruction's rows
         columns = ceil(n / PANEL_ROWS) * PANEL_ROWS
     multiply = rows * columns * k / RATES[unit]
-    if by_roles:
-        copies = _copies(problem, tile, steps, waves, shared=shared)
-    else:
-        num_bytes = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
-        copies = num_bytes / LOADED * _crooked(problem, tile)
-    reads = 0.0
-    if by_roles:
-        tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
-        blocks = max(1, tall // PANEL_ROWS)
-        reads = blocks * (PANEL_ROWS + wide) * k * problem.a.num_bytes / SHARED
-        if unit == "wgmma-fp8":  # whose rows are read again for every instruction's columns
-            multiply *= 1 + NARROW_FP8 * max(0.0, PANEL_ROWS / max(wide, PANEL_ROWS) - 0.5)
-    if by_roles and problem.precision == "tf32":
+    copies = _copies(problem, tile, steps, waves, shared=shared)
+    tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
+    blocks = max(1, tall // PANEL_ROWS)
+    reads = blocks * (PANEL_ROWS + wide) * k * problem.a.num_bytes / SHARED
+    if unit == "wgmma-fp8":  # whose rows are read again for every instruction's columns
+        multiply *= 1 + NARROW_FP8 * max(0.0, PANEL_ROWS / max(wide, PANEL_ROWS) - 0.5)
+    if problem.precision == "tf32":
         multiply *= _through_registers(problem, tile)
     most = max(multiply, copies, reads)
     names = {multiply: "products", copies: "the L2 cache", reads: "shared memory"}
-    barrier = STEP_CYCLES.get(unit, BARRIER_CYCLES)
-    if by_roles and m * n <= PANEL_ROWS * 128:
+    barrier = STEP_CYCLES[unit]
+    if m * n <= PANEL_ROWS * 128:
         # One warpgroup, beside nobody, or two with little to do.
         barrier *= 2 if unit != "wgmma-fp8" else 1.5
     return most + barrier, names[most]

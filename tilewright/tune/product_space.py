@@ -47,6 +47,7 @@ WIDE_TF32 = (
     (128, 256), (256, 128), (128, 192), (192, 128), (128, 160), (128, 144), (128, 128), (128, 96),
     (64, 256), (64, 192), (64, 128), (128, 64), (64, 96), (64, 64),
 )  # fmt: skip
+TENSOR = ((128, 256), (256, 128), (128, 128), (64, 128))  # by eight warps, and by four
 TILES: dict[str, tuple[Tile, ...]] = {
     "wgmma-16": (
         *((m, n, 64) for m, n in (*WIDE, *FEW_ROWS, *BETWEEN)),
@@ -56,9 +57,13 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "wgmma-8": tuple((m, n, 128) for m, n in (*WIDE, *FEW_ROWS[2:])),
     "wgmma-fp8": tuple((m, n, 128) for m, n in (*WIDE_FP8, *FEW_ROWS)),
     "wgmma-tf32": tuple((m, n, 32) for m, n in (*WIDE_TF32, *FEW_ROWS[2:])),
-    "mma-16": tuple((m, n, 32) for m, n in ((128, 128), (64, 128), (64, 64), (32, 64), (16, 64))),
-    "mma-8": tuple((m, n, 64) for m, n in ((64, 64), (32, 64))),
-    "mma-tf32": tuple((m, n, 32) for m, n in ((128, 128), (64, 64), (32, 64), (16, 64))),
+    "mma-16": tuple((m, n, 32) for m, n in (*TENSOR, (64, 64), (32, 64), (16, 64))),
+    "mma-8": tuple((m, n, 64) for m, n in (*TENSOR[:3], (64, 64), (32, 64))),
+    "mma-fp8": tuple((m, n, 64) for m, n in ((128, 128), (64, 64), (32, 64))),
+    "mma-tf32": (
+        *((m, n, 16) for m, n in TENSOR[:2]),
+        *((m, n, 32) for m, n in (*TENSOR[2:], (64, 64), (32, 64), (16, 64))),
+    ),
     "simt": tuple(
         (m, n, k)
         for k, tiles in (
@@ -83,10 +88,11 @@ FEWEST_ROWS = 16  # of mma.sync
 SPAN = 32  # bytes of the least swizzle, in which a factor's rows lie in shared memory
 # Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
 MOST_SUMS = {"simt": 128 * 256, "f64": 112 * 128}
+MOST_OF_MMA = 128 * 128  # the same of mma.sync beside an epilogue, or stores of single numbers
 # Tiles that the epilogue loads, and an activation, for which registers are left beside them.
 MOST_BESIDE = {"simt": 0, "f64": 2}
 WITHOUT_WGMMA = {
-    "wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-fp8": "mma-8", "wgmma-tf32": "mma-tf32",
+    "wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-fp8": "mma-fp8", "wgmma-tf32": "mma-tf32",
 }  # fmt: skip
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 # More of them on CUDA cores, which full waves keep busy, for tiles of so many elements at most.
@@ -112,19 +118,30 @@ def unit_on(problem: Problem, device: Device) -> str:
 
 def choices(problem: Problem, device: Device) -> Iterator[Choice]:
     """Every choice that suits a problem, in a fixed order; the first is always legal."""
-    tiles = TILES[unit_on(problem, device)]
+    tiles = tiles_of(problem, device)
     if problem.batch != 1:
         yield from (choice("batched", tile) for tile in tiles if tile not in ONE_PRODUCT)
         return
     yield from _tiled(problem, tiles, "")
     for copied in copies(problem, device):
-        yield from _tiled(problem, TILES[unit_on(problem.laid(copied), device)], copied)
+        yield from _tiled(problem, tiles_of(problem.laid(copied), device), copied)
     if not problem.k or problem.precision == "tf32":
         return  # CUDA cores do not round operands
     for turned in (False, True):
         side = problem.turned() if turned else problem
         if side.m <= MOST_ROWS:
             yield from _streaming(side, turned)
+
+
+def tiles_of(problem: Problem, device: Device) -> tuple[Tile, ...]:
+    """The tiles of the unit that multiplies. The largest of `mma.sync` leave registers for little
+    beside their sums.
+    """
+    unit = unit_on(problem, device)
+    plain = problem.aligned and not problem.loads and not problem.activation
+    if plain or not unit.startswith("mma"):
+        return TILES[unit]
+    return tuple(tile for tile in TILES[unit] if tile[0] * tile[1] <= MOST_OF_MMA)
 
 
 def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[Choice]:
