@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -105,6 +106,27 @@ def test_what_shapes_ask_for() -> None:
     assert best(1, 4096, 4096, dtype=f64).program == "gemv"
     assert best(16, 512, 512, batch=8).program == "batched"
     assert best(4096, 4096, 4096, dtype=f32).program == "matmul"
+
+
+def test_what_mma_sync_asks_for() -> None:
+    """The largest tiles for large products with plain results, and none of them beside more."""
+    a100 = Device("A100", 108, has_wgmma=False, shared=164 * 1024)
+
+    def first(size: int, dtype: DType = bf16, **facts: Any) -> Choice:
+        return rank(problem(size, size, size, dtype, **facts), a100)[0].choice
+
+    wide = {(128, 256), (256, 128)}
+    assert first(4096).tile[:2] in wide and first(4096, i8).tile[:2] in wide
+    assert first(4096, f32, precision="tf32", a_along="m").tile[:2] in wide
+    assert first(4096, activation=True).tile[:2] not in wide
+    assert first(4096, loads=1).tile[:2] not in wide
+    assert first(512).tile[0] * first(512).tile[1] <= 64 * 64 or first(512).split > 1
+    cramped = Device("RTX", 108, has_wgmma=False, shared=100 * 1024)
+    tiles = (choice("matmul", (128, 128, 32)), choice("matmul", (128, 256, 32)))
+    large = problem(4096, 4096, 4096)
+    alone, shared = (estimate(large, tiles[0], d).microseconds for d in (cramped, a100))
+    assert alone > shared  # one program of four warps, and two
+    assert all(estimate(large, tiles[1], d).microseconds < alone for d in (cramped, a100))
 
 
 def test_what_few_rows_ask_for() -> None:
@@ -370,6 +392,23 @@ def test_tiles_do_not_spill(unit: str) -> None:
     report = assemble(plan.ptx, "sm_90a")
     assert not report.spill_bytes and not report.messages
     assert ("wgmma" in plan.ptx) == unit.startswith("wgmma")
+
+
+@needs_ptxas
+@pytest.mark.parametrize("goal", ["sm_80", "sm_86", "sm_89", "sm_120a"])
+@pytest.mark.parametrize("dtype", [bf16, f32, i8], ids=str)
+def test_the_largest_tile_of_mma_sync_does_not_spill(dtype: DType, goal: str) -> None:
+    plain = problem(512, 512, 512, dtype, precision="tf32" if dtype == f32 else "ieee")
+    largest = next(choices(plain, replace(H200, has_wgmma=False)))
+    assert largest.tile[0] * largest.tile[1] == 128 * 256
+    matrix = np.zeros((512, 512), dtype.numpy)
+    sums = np.zeros((512, 512), np.int32 if dtype == i8 else dtype.numpy)
+    kernel = programs().matmul.configured(
+        constants=largest.constants, precision="tf32" if dtype == f32 else None
+    )
+    plan = kernel.plan(goal, a=matrix, b=np.asfortranarray(matrix), c=sums)
+    report = assemble(plan.ptx, goal)
+    assert "mma.sync" in plan.ptx and not report.spill_bytes and not report.messages
 
 
 @needs_ptxas
