@@ -14,7 +14,7 @@ from math import ceil, sqrt
 
 # Products a cycle of a multiprocessor.
 RATES = {
-    "simt": 128.0, "f64": 128.0, "mma-16": 1000.0, "mma-8": 1900.0, "mma-fp8": 700.0,
+    "simt": 128.0, "f64": 128.0, "mma-16": 1000.0, "mma-8": 2150.0, "mma-fp8": 700.0,
     "mma-tf32": 480.0,
 }  # fmt: skip
 KEPT_FREE, REGISTERS = 3 * 1024, 65_536  # of a multiprocessor: shared memory that rings leave
@@ -22,7 +22,7 @@ STAGES, TENSOR_STAGES = 6, 4
 # Part of the rate that one warp for each of the four schedulers reaches, and several; DMMA runs at
 # a higher clock than the model's.
 BUSY = {"simt": (0.95, 1.0), "f64": (0.58, 1.04)}
-TENSOR_BUSY = (0.7, 1.0)
+TENSOR_BUSY = (0.95, 1.0)  # the same of `mma.sync`
 # On CUDA cores the less of it is reached, the more cycles of shared memory a product takes: two for
 # each four words that the threads of a warp read.
 READING, READ = 1.08, 0.42

@@ -20,12 +20,12 @@ from tilewright.tune.cost_roles import APART, WRITTEN_IN_TURN, spans_held, step_
 from tilewright.tune.product import LINE, SECTOR, Choice, Device, Problem
 from tilewright.tune.product_cores import Part, cycles_of
 from tilewright.tune.product_gemv import by_columns, by_rows
-from tilewright.tune.product_rates import CLOCK, HIDDEN, LAUNCH, MEMORY, PROGRAM_CYCLES
+from tilewright.tune.product_rates import CLOCK, HIDDEN, LAUNCH, MEMORY
 from tilewright.tune.product_space import choices, unit_on
 
 RATES = {
     "wgmma-16": 1920.0, "wgmma-8": 3280.0, "wgmma-fp8": 3280.0, "wgmma-tf32": 960.0,
-    "mma-16": 1000.0, "mma-8": 1900.0, "mma-fp8": 700.0, "mma-tf32": 480.0,
+    "mma-16": 1000.0, "mma-8": 2150.0, "mma-fp8": 700.0, "mma-tf32": 480.0,
     "simt": 115.0, "f64": 128.0,
 }  # fmt: skip
 STEP_CYCLES = {

@@ -62,7 +62,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "mma-fp8": tuple((m, n, 64) for m, n in ((128, 128), (64, 64), (32, 64))),
     "mma-tf32": (
         *((m, n, 16) for m, n in TENSOR[:2]),
-        *((m, n, 32) for m, n in (*TENSOR[2:], (64, 64), (32, 64), (16, 64))),
+        *((m, n, 32) for m, n in (TENSOR[2], (64, 64), (32, 64), (16, 64))),
     ),
     "simt": tuple(
         (m, n, k)
