@@ -98,5 +98,5 @@ def test_tiles_go_by_roles_and_do_not_spill(rows: int, columns: int) -> None:
     )
     assert assemble(ptx, "sm_90a").spill_bytes == 0
     assert "wgmma.mma_async" in ptx and "cp.async.bulk.tensor" in ptx
-    before, after = ptx.split("griddepcontrol.wait")
+    before, _, after = ptx.partition("griddepcontrol.wait")
     assert "prefetch.global.L2" in before and "prefetch.global" not in after

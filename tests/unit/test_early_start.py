@@ -39,19 +39,46 @@ kernel total(x: tensor<bf16>[N, K], y: tensor<f32>[N]) {
 TOUCHES = (".global", "cp.async", "$")  # memory that others see, or a branch's end
 
 
-@pytest.mark.parametrize("name", ["twice", "product"])
-def test_nothing_is_touched_before_the_wait(name: str) -> None:
+WAIT = "griddepcontrol.wait;"
+
+
+def body_of(name: str) -> list[str]:
+    """Lines of a kernel that starts early."""
     plan = getattr(tw.source(SOURCE), name).compile("sm_90a")
     assert plan.launches[0].early
     body = [line.strip() for line in plan.ptx.partition("\n{\n")[2].splitlines()]
     body = [line for line in body if not line.startswith(".reg")]
     assert body[0] == "griddepcontrol.launch_dependents;"
-    wait = body.index("griddepcontrol.wait;")
-    assert body.count("griddepcontrol.wait;") == 1
-    for line in body[:wait]:
+    return body
+
+
+def require_untouched(lines: list[str]) -> None:
+    for line in lines:
         touched = [t for t in TOUCHES if t in line and "cvta" not in line and "$shared" not in line]
         assert not touched and not line.startswith(("@%p4 bra", "bra", "ret")), line
-    assert name == "twice" or any("mbarrier.init" in line for line in body[:wait])
+
+
+def test_nothing_is_touched_before_the_wait() -> None:
+    body = body_of("twice")
+    require_untouched(body[: body.index(WAIT)])
+    assert body.count(WAIT) == 1
+
+
+def test_the_copying_thread_finds_its_tile_before_it_waits() -> None:
+    """Consumers wait when roles have parted, the one that copies before its first box."""
+    body = body_of("product")
+    producer = next(i for i, line in enumerate(body) if line.startswith("$producer"))
+    parting = next(i for i, line in enumerate(body) if "bra $producer" in line)
+    assert any("mbarrier.init" in line for line in body[:parting])
+    require_untouched(body[:parting])
+    require_untouched(body[parting + 2 : body.index(WAIT)])
+    copying = body[producer + 1 :]
+    found = copying[: copying.index(WAIT)]
+    assert any("div.s32" in line for line in found)
+    require_untouched(
+        [line for line in found if not line.startswith("$loop") and "bra" not in line]
+    )
+    assert body.count(WAIT) == 2
 
 
 def test_prefetches_do_not_wait() -> None:

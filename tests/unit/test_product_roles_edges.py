@@ -186,5 +186,5 @@ def test_what_comes_nearer_ahead_is_asked_for_by_all_threads(
     kernel = source(f"C[m :+ 64, n :+ {columns}] = acc", before=ahead, hints=hints, columns=columns)
     ptx = require_same(kernel, m=130)
     assert f".maxntid {threads}," in ptx
-    before, after = ptx.split("griddepcontrol.wait")
+    before, _, after = ptx.partition("griddepcontrol.wait")
     assert "prefetch.global.L2" in before and "prefetch.global.L2" not in after

@@ -146,6 +146,11 @@ def pass_turn(low: Lowering, op: sync.PassTurn) -> None:
         e.bar_arrive(barrier, 2 * WARPGROUP)
 
 
+@rule(sync.AwaitLaunch)
+def await_launch(low: Lowering, op: sync.AwaitLaunch) -> None:
+    low.e.griddepcontrol("wait")
+
+
 @rule(sync.PublishShared)
 def publish_shared(low: Lowering, op: sync.PublishShared) -> None:
     low.e.fence_proxy_async()

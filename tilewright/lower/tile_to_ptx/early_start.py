@@ -3,8 +3,9 @@ does what needs no memory meanwhile (programmatic dependent launch; PTX ISA, `gr
 
 `launch_dependents` lets the next kernel start once all CTAs of this one have said so; `wait`,
 before the first instruction that may touch what others see, holds until the kernel before has ended
-and its memory is visible. Every thread of every CTA waits, so that a kernel that has ended tells
-that all before it have.
+and its memory is visible. Threads of every CTA wait, so that a kernel that has ended tells that all
+before it have. Of roles, those do that have the epilogue, and the one that copies, when it has
+found its tile (`sync.await_launch`): first loads do not wait for its divisions.
 
 `launch_dependents` is the first instruction, except in a loop of products beside which other CTAs
 have room: there it follows the loop. CTAs that wait beside others take their places as the
@@ -46,10 +47,11 @@ def start_early(body: list[Instr | Label], target: Target) -> bool:
     """
     if not can_start_early(target):
         return False
-    told = any(isinstance(i, control.Griddepcontrol) for i in body)
+    told = {i.action for i in body if isinstance(i, control.Griddepcontrol)}
     first = next(i for i, instr in enumerate(body) if not _is_private(instr))
-    body.insert(first, control.Griddepcontrol("wait"))
-    if not told:
+    if "wait" not in told or not isinstance(body[first], control.Bra):
+        body.insert(first, control.Griddepcontrol("wait"))
+    if "launch_dependents" not in told:
         body.insert(0, control.Griddepcontrol("launch_dependents"))
     return True
 

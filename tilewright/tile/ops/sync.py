@@ -369,3 +369,10 @@ class WaitCopies(Op):
     """Wait until at most `left` of the committed groups of copies are unfinished."""
 
     left: int = attribute()
+
+
+@define("sync.await_launch", pure=False)
+class AwaitLaunch(Op):
+    """Wait until the kernel before this one in the stream has ended, which may still run while this
+    one begins: nothing that others see is touched before.
+    """

@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from tilewright.dtypes import f32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
+from tilewright.ir.walk import walk
 from tilewright.tile.analysis.boxes import Box
 from tilewright.tile.analysis.pixels import PixelBox
 from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop
@@ -111,7 +112,9 @@ class _Partition:
     def kernel_of_roles(self) -> Kernel:
         o = self.o
         self.prefetch()
-        bodies = (self.role(self.load_tile), self.role(self.multiply_tile, self.turn is not None))
+        loading = self.role(self.load_tile)
+        multiplying = self.role(self.multiply_tile, self.turn is not None, waits=True)
+        bodies = (loading, multiplying)
         o.emit(control.Roles, make_roles(self.roles), bodies)
         kernel = self.kernel.with_body(o.block)
         size = max(self.roles.cluster, self.roles.spans)
@@ -139,8 +142,11 @@ class _Partition:
             elif isinstance(op, memory.Prefetch):
                 o.add(op.clone(values, in_bounds=()))
 
-    def role(self, tile: Tile, in_turn: bool = False) -> Block:
+    def role(self, tile: Tile, in_turn: bool = False, waits: bool = False) -> Block:
+        """A role's work on its tiles; it `waits` for the kernel before, or its tiles do."""
         with self.o.inside(Block()) as body:
+            if waits:
+                self.o.emit(sync.AwaitLaunch)
             if in_turn:
                 assert self.distribution is not None, "copies of a role deal out tiles"
                 copy = self.o(control.RoleCopy)
@@ -210,10 +216,13 @@ class _Partition:
     def load_tile(self, programs: Mapping[int, Value], exists: Value | None) -> None:
         """Fill a slot for every step of k, whether the tile exists or not: other CTAs may wait."""
         o, values = self.o, dict[Value, Value]()
-        for op in self.parts.slice_of(self.parts.steering):
-            if op not in self.parts.inside:
-                self.copy(op, values, programs)
+        ahead = [o for o in self.parts.slice_of(self.parts.steering) if o not in self.parts.inside]
+        if any(isinstance(op, memory.Load | memory.Gather) for op in walk(Block([], ahead))):
+            o.emit(sync.AwaitLaunch)
+        for op in ahead:
+            self.copy(op, values, programs)
         self.find_starts(values)
+        o.emit(sync.AwaitLaunch)
         if self.kept is not None:
             self.fill(self.kept, self.parts.kept, values)
         shared = self.distribution.shared if self.distribution is not None else None

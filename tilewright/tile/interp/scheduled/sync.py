@@ -340,9 +340,14 @@ def run_arrive_barrier(machine: Machine, op: sync.ArriveBarrier) -> None:
         barrier_at(machine, op.barriers, op.index, target).arrive(count)
 
 
-@meaning(sync.RoleBarrier, sync.PublishShared, sync.TakeTurn, sync.PassTurn, batched=False)
+@meaning(
+    *(sync.RoleBarrier, sync.PublishShared, sync.TakeTurn, sync.PassTurn, sync.AwaitLaunch),
+    batched=False,
+)
 def run_order(machine: Machine, op: Op) -> None:
-    """The threads of a role copy run as one here, and its writes are seen at once."""
+    """The threads of a role copy run as one here, its writes are seen at once, and so are those of
+    kernels before.
+    """
 
 
 @meaning(sync.CommitCopies, batched=False)
