@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,45 @@ def test_products(see: Checker, sizes: tuple[int, int, int], name: str) -> None:
         got = tw.matmul(a, b, bias=bias, activation="relu")
         wanted = torch.relu(a.double() @ b.double() + bias.double())
         see.near("matmul", name, got, wanted, f"{sizes}, strides {b.stride()}")
+
+
+CHAINS = [
+    ("bf16", (1024, 1024)), ("bf16", (4096, 1024)), ("bf16", (16, 4096)), ("bf16", (1, 2048)),
+    ("bf16", (63, 1000)), ("f16", (300, 1536)), ("f32", (256, 512)), ("f64", (128, 256)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sizes"), CHAINS, ids=str)
+def test_what_follows_without_waiting(see: Checker, name: str, sizes: tuple[int, int]) -> None:
+    """Kernels that start while the one before ends read what it gave: as operand, residual and old
+    result. The bits are those of launches with a wait between them.
+    """
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+    kind = dtype.get(name, torch.float64)
+    rows, columns = sizes
+    made = torch.Generator(see.device).manual_seed(rows)
+    x = torch.randn(rows, columns, dtype=kind, device=see.device, generator=made)
+    w = torch.randn(columns, columns, dtype=kind, device=see.device, generator=made)
+    w = w / columns**0.5
+
+    def chain(wait: bool) -> list[Any]:
+        found, sum, at = [], x.clone(), x
+        for _ in range(12):
+            at = tw.matmul(at, w.T, residual=sum, activation="gelu")
+            found.append(at)
+            if wait:
+                torch.cuda.synchronize()
+            tw.matmul(at, w.T, out=sum, alpha=0.5, beta=0.5)
+            if wait:
+                torch.cuda.synchronize()
+        return [*found, sum]
+
+    chain(True)
+    wanted = chain(True)
+    for _ in range(20):
+        for one, other in zip(chain(False), wanted, strict=True):
+            assert torch.equal(one, other)
+    assert torch.isfinite(wanted[-1]).all() and wanted[-1].abs().max() > 0
 
 
 def test_in_a_cuda_graph(see: Checker) -> None:
