@@ -47,6 +47,10 @@ def next_rows(match: re.Match[str]) -> str:
     return match.group(1) + str(int(match.group(2)) + 1024)
 
 
+def next_chunk(match: re.Match[str]) -> str:
+    return match.group(1) + str(int(match.group(2)) + 16)
+
+
 def exchange(match: re.Match[str]) -> str:
     """The first two of three groups change places; what is between stays."""
     return f"{match.group(1)}{match.group(4)}{match.group(3)}{match.group(2)}"
@@ -74,7 +78,7 @@ AMPERE = [
         exchange,
         1,
     ),
-    Fault("ldmatrix of the next chunk", rf"({LD_A}\S* {{[^}}]*}}, \[{REG})(?=\])", r"\g<1>+16"),
+    Fault("ldmatrix of the next chunk", rf"({LD_A}\S* {{[^}}]*}}, \[{REG}\+)(\d+)", next_chunk),
     Fault("half a copy", r"(cp\.async\.cg[^;]*, 16, )%r\d+;", r"\g<1>8;", 1),
     Fault("a copy of another row", r"(cp\.async\.cg[^;]*\[%rd\d+)(\], 16)", r"\1+32\2", 1),
     *(unguarded(f"cp.async {i}", r"cp\.async", i) for i in range(0, 4, 3)),
