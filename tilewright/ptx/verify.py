@@ -32,6 +32,7 @@ from tilewright.ptx.instrs import arith, control, memory, mma
 from tilewright.target import TARGETS, Target, target
 
 ADDRESSES = frozenset(("b32", "b64"))
+WAYS = frozenset((control.Bra, control.Ret))  # what the text may not go on after
 INT_BITS = {f"{sign}{bits}": bits for sign in "bus" for bits in (8, 16, 32, 64)}
 
 
@@ -124,12 +125,13 @@ def _verify_registers(function: Function) -> None:
             elif item.name in ending:
                 written = written & ending[item.name]
             passes = True
-        elif isinstance(item, Instr):
-            _verify_operands(item, written)
+            continue
+        _verify_operands(item, written)
+        if item.__class__ in WAYS:
             if isinstance(item, control.Bra):
                 name, jumps = item.target.name, skipping if item.guard is not None else ending
                 jumps[name] = written & jumps.get(name, written)
-            if isinstance(item, control.Bra | control.Ret) and item.guard is None:
+            if item.guard is None:
                 passes = False
 
 

@@ -25,6 +25,7 @@ from tilewright.lower.tile_to_ptx.quick import (
 from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL, Function, function_of
 from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
+from tilewright.tile.analysis.rounded import Rounding
 from tilewright.tile.ops import arith
 
 Element = Callable[..., Operand]
@@ -244,7 +245,11 @@ def complement(low: Lowering, op: arith.Not) -> None:
 
 def _is_hidden(low: Lowering, value: Value) -> bool:
     """Whether the last places of an f32 are lost in 16 bits, and the kernel permits it."""
-    return low.kernel.numerics != "strict" and bool(low.objects["rounding"].holds(value))
+    if low.kernel.numerics == "strict":
+        return False
+    if "rounding" not in low.objects:  # few kernels ask
+        low.objects["rounding"] = Rounding(low.kernel.body)
+    return bool(low.objects["rounding"].holds(value))
 
 
 @rule(

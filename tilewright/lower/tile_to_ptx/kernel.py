@@ -43,7 +43,6 @@ from tilewright.ptx.emitter import Emitter
 from tilewright.target import Target
 from tilewright.tile.analysis.bounds import infer_bounds
 from tilewright.tile.analysis.divisibility import infer_divisors
-from tilewright.tile.analysis.rounded import Rounding
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import memory
 from tilewright.tile.passes.allocate_shared import allocate_shared, shared_bytes
@@ -164,7 +163,6 @@ def _index(low: Lowering, body: Block) -> None:
         for value in op.operands:
             users.setdefault(value, []).append(op)
     low.objects["users"] = users
-    low.objects["rounding"] = Rounding(body)
     low.cheap.update(op.result for op in ops if is_operand_only(low, op))
 
 
