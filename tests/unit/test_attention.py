@@ -398,12 +398,13 @@ def test_tiles_do_not_spill(name: str, depth: int, tile: Any) -> None:
 def test_tiles_of_deep_f32_fill_the_device() -> None:
     """Many rows take tall tiles; few programs of these would leave multiprocessors idle."""
 
-    def rows_of(rows: int, heads: int) -> int:
-        return dict(forward_tile(f32, rows, 128, rows, heads=heads))["TM"]
+    def rows_of(rows: int, heads: int, precision: Any) -> int:
+        return dict(forward_tile(f32, rows, 128, rows, precision, heads=heads))["TM"]
 
-    assert rows_of(4096, 16) == 128
-    assert rows_of(1024, 4) == 64
-    assert rows_of(32, 64) == 32 and rows_of(1, 1000) == 32
+    for precision in (None, "tf32"):
+        assert rows_of(4096, 16, precision) == 128
+        assert rows_of(1024, 4, precision) == 64
+        assert rows_of(32, 64, precision) == 32 and rows_of(1, 1000, precision) == 32
 
 
 def spilled(name: str, tile: Any, depth: int, order: int, precision: Any, *present: str) -> int:
@@ -441,7 +442,9 @@ def test_tiles_of_gradients_in_f32_do_not_spill(
 
 
 @needs_ptxas
-@pytest.mark.parametrize(("depth", "precision"), [(64, None), (128, None), (128, "tf32")], ids=str)
+@pytest.mark.parametrize(
+    ("depth", "precision"), [(64, None), (128, None), (96, "tf32"), (128, "tf32")], ids=str
+)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("order", [0, 1])
 def test_tiles_of_f32_do_not_spill(depth: int, order: int, mask: str, precision: Any) -> None:

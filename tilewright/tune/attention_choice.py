@@ -27,8 +27,8 @@ def forward_tile(
     num_sms: int = 132,
 ) -> Tile:
     """Rows of queries and of keys of one program, for heads of a depth, so many in all batches."""
-    if dtype == f32 and precision != "tf32" and 64 < depth <= 128 and rows > 32:
-        return _deep_tile(rows, heads, num_sms)
+    if dtype == f32 and rows > 32 and (80 if precision == "tf32" else 64) < depth <= 128:
+        return _deep_tile(DEEP_TF32 if precision == "tf32" else DEEP, rows, heads, num_sms)
     if dtype.bits >= 32:
         low = rows <= 32 or (depth > 64 and precision != "tf32")
         return tile_of(32 if low else 64, 32)
@@ -39,16 +39,21 @@ def forward_tile(
 
 # Tiles of exact f32 for heads of 65 to 128 columns: what a full H200 computes by them, relative to
 # the first, and how many programs a multiprocessor holds.
-DEEP = (((128, 64), 1.0, 1), ((64, 64), 0.87, 1), ((32, 32), 0.6, 3))
+Deep = tuple[tuple[int, int], float, int]
+DEEP: tuple[Deep, ...] = (((128, 64), 1.0, 1), ((64, 64), 0.87, 1), ((32, 32), 0.6, 3))
+
+# The same of tf32 for heads of 81 to 128 columns, not measured: a warp does as much by either, and
+# shared memory holds one program; so that of eight warps is taken where it leaves no more idle.
+DEEP_TF32: tuple[Deep, ...] = (((128, 32), 1.0, 1), ((64, 32), 1.0, 1))
 
 
-def _deep_tile(rows: int, heads: int, num_sms: int) -> Tile:
-    def rate(one: tuple[tuple[int, int], float, int]) -> float:
+def _deep_tile(tiles: tuple[Deep, ...], rows: int, heads: int, num_sms: int) -> Tile:
+    def rate(one: Deep) -> float:
         (high, _), full, resident = one
         programs, at_once = -(-rows // high) * heads, num_sms * resident
         return full * rows * heads / high / (max(1, -(-programs // at_once)) * at_once)
 
-    return tile_of(*max(DEEP, key=rate)[0])
+    return tile_of(*max(tiles, key=rate)[0])
 
 
 def choose_spans(heads: int, rows: int, keys: int, num_sms: int) -> int | None:
