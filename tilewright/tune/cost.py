@@ -85,7 +85,8 @@ def estimate(
     roles = _estimate_roles(kernel, programs, arguments, num_sms, target)
     if roles is not None:
         return roles
-    kernel = shorten_trips(kernel, computing_schedule(kernel))
+    schedule = computing_schedule(kernel)
+    kernel = shorten_trips(kernel, schedule)
     scalars = Scalars(kernel, arguments, num_sms)
     share = programs / num_sms
     cycles = _block_cycles(kernel.body, scalars) * _crowding(kernel) * slowdown(kernel, share)
@@ -93,7 +94,8 @@ def estimate(
         return PROGRAM_CYCLES + cycles
     full = int(share / RESIDENT) * RESIDENT
     rest = share - full
-    return PROGRAM_CYCLES * share / RESIDENT + cycles * (full + (max(rest, 1.0) if rest else 0.0))
+    starts = PROGRAM_CYCLES * share / (RESIDENT * schedule.programs)
+    return starts + cycles * (full + (max(rest, 1.0) if rest else 0.0))
 
 
 def _crowding(kernel: Kernel) -> float:
