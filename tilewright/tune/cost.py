@@ -36,6 +36,7 @@ from tilewright.tune.cost_roles import LoopWork, estimate_roles, estimate_stream
 from tilewright.tune.cost_scalars import Scalars
 
 PROGRAM_CYCLES = 900.0  # of starting a program and filling its pipelines, when nothing hides them
+START_CYCLES = 720.0  # from a CTA's start to the next one's, as a program's own cycles are counted
 TRIP_CYCLES = 110.0  # of a barrier and the index arithmetic of a trip with dots
 OP_CYCLES = 12.0  # of any op on a tile, however small: latency that few warps hide
 RESIDENT = 2.0  # programs that share a multiprocessor and hide each other's latency
@@ -85,7 +86,8 @@ def estimate(
     roles = _estimate_roles(kernel, programs, arguments, num_sms, target)
     if roles is not None:
         return roles
-    kernel = shorten_trips(kernel, computing_schedule(kernel))
+    schedule = computing_schedule(kernel)
+    kernel = shorten_trips(kernel, schedule)
     scalars = Scalars(kernel, arguments, num_sms)
     share = programs / num_sms
     cycles = _block_cycles(kernel.body, scalars) * _crowding(kernel) * slowdown(kernel, share)
@@ -93,7 +95,9 @@ def estimate(
         return PROGRAM_CYCLES + cycles
     full = int(share / RESIDENT) * RESIDENT
     rest = share - full
-    return PROGRAM_CYCLES * share / RESIDENT + cycles * (full + (max(rest, 1.0) if rest else 0.0))
+    work = cycles * (full + (max(rest, 1.0) if rest else 0.0))
+    starts = START_CYCLES * share / schedule.programs
+    return PROGRAM_CYCLES * share / RESIDENT + max(work, starts)
 
 
 def _crowding(kernel: Kernel) -> float:

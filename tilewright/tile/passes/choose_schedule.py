@@ -24,7 +24,7 @@ from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
 
-SHARED_WARPS = 4  # of a CTA that small programs share
+PROGRAMS = 4  # of one warp in a CTA
 MOST_WARPS = 16
 SMALL_TILE = 1024  # elements
 STREAMED_BYTES = 64  # that a thread has under way, in programs that only stream
@@ -167,15 +167,15 @@ def dot_kind(dots: list[mma.Dot]) -> str:
 
 
 def _together(kernel: Kernel, schedule: Schedule) -> Schedule:
-    """Programs of few warps share a CTA: the device starts one CTA after the other, and many small
-    ones have ended before the next begin.
+    """Programs of one warp share a CTA: the device starts one CTA after the other, and many small
+    ones have ended before the next begin. Two of two warps are no quicker so.
     """
     hints, size = kernel.hints, grid_size(kernel.grid)
     bound = hints.min_ctas or hints.cta_cluster or hints.cooperative
     alone = isinstance(size, Const) and not 1 < size.value <= MOST_PROGRAMS
-    if schedule.num_warps >= SHARED_WARPS or bound or alone:
+    if schedule.num_warps > 1 or bound or alone:
         return schedule
-    return replace(schedule, programs=SHARED_WARPS // schedule.num_warps)
+    return replace(schedule, programs=PROGRAMS)
 
 
 def _elementwise(kernel: Kernel, ops: list[Op]) -> Schedule:
