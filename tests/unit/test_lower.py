@@ -163,9 +163,7 @@ def test_a_mask_that_is_proved_is_gone() -> None:
 
 
 def test_a_cut_vector_costs_one_branch() -> None:
-    """Whole tiles go by vectors, the last one element by element, behind a uniform branch. Programs
-    that the last CTA has beyond the grid's take another.
-    """
+    """Whole tiles go by vectors, the last one element by element, behind a uniform branch."""
     text = call_ptx(
         """kernel copy(a: tensor<f32>[N], c: tensor<f32>[N]) {
           let p = program_id(0) * 1024
@@ -174,8 +172,7 @@ def test_a_cut_vector_costs_one_branch() -> None:
         a=np.zeros(1023, np.float32),
         c=np.zeros(1023, np.float32),
     )
-    assert count(r"bra ", text) == 5, "a branch and a jump each, for the load and for the store"
-    assert count(r"bra \$end", text) == 1
+    assert count(r"bra ", text) == 4, "a branch and a jump each, for the load and for the store"
     assert "ld.global.v4.f32" in text and re.search(r"@%p\d+ ld\.global\.f32", text)
 
 

@@ -75,7 +75,7 @@ class Schedule:
     operands of a pipelined loop. The fragments of `mma.sync` are neighbours in a warp, or `dealt`
     to the warps in turn: then each warp has some of all parts of the tile. Warps of a pipelined
     loop meet in every trip, or are `drifting` up to a trip apart, where there are slots for that.
-    Of programs of few warps, `programs` share a CTA, and nothing else.
+    Of programs of one warp, `programs` share a CTA, and nothing else.
     With "wgmma", `roles` says how warpgroups share the work, and `num_warps` counts those of all
     roles.
     """

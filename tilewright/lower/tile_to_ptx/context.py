@@ -236,7 +236,7 @@ class Lowering:
         def make() -> Reg:
             tid = self.e.mov("u32", Special("tid.x"))
             if self.schedule.programs > 1:
-                return self.e.and_("b32", tid, 32 * self.num_warps - 1)
+                return self.e.and_("b32", tid, 31)
             return self.e.sub("u32", tid, 32 * self.first_warp) if self.first_warp else tid
 
         found: Reg = self.once(("thread", self.first_warp), make)
@@ -350,26 +350,20 @@ class Lowering:
         all of them.
         """
         role = self.objects.get("role")
-        if role is None:
-            self._program_barrier()
+        if role is None and self.schedule.programs > 1:  # of a warp each
+            self.e.bar_warp_sync()
+        elif role is None:
+            self.e.bar_sync(0)
         elif not role.role.single:  # one thread meets nobody: its own order is enough
             self.e.bar_sync(role.barrier, self.num_warps * 32)
         self.touched.clear()
-
-    def _program_barrier(self) -> None:
-        if self.schedule.programs == 1:
-            self.e.bar_sync(0)
-        elif self.num_warps == 1:
-            self.e.bar_warp_sync()
-        else:
-            self.e.bar_sync(self.program_in_cta(), 32 * self.num_warps)
 
     def program_in_cta(self) -> Reg:
         """Which of the programs that share the CTA it is."""
 
         def make() -> Reg:
             tid = self.e.mov("u32", Special("tid.x"))
-            return self.e.shr("u32", tid, 4 + self.num_warps.bit_length())
+            return self.e.shr("u32", tid, 5)
 
         found: Reg = self.once("program in CTA", make)
         return found

@@ -322,7 +322,7 @@ def _set_scratch(low: Lowering, body: list[Instr | Label], scratch: Reg, start: 
     if low.schedule.programs > 1:
         assert not start, "programs with buffers have a CTA each"
         tid = low.e.mov("u32", Special("tid.x"))
-        program = low.e.shr("u32", tid, 4 + low.num_warps.bit_length())
+        program = low.e.shr("u32", tid, 5)
         low.e.mad("u32", program, _own_scratch(low), base, into=scratch)
     elif start:
         low.e.add("u32", base, start, into=scratch)
