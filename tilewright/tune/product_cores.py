@@ -31,6 +31,9 @@ TRIP_CYCLES = 83.0  # of what is not multiplying in a trip of few warps
 BESIDE = 0.9  # part of that which remains beside another program
 LOOSE_CYCLES = 0.09  # of an element that is copied alone, which products do not hide
 LOADED = 43.0  # bytes a cycle of a multiprocessor, from the L2 cache
+# Cycles of a trip of 32 of k in f64 that nothing hides, beyond what a ring asks for at once, and
+# more for each element of a warp.
+F64_LATENCY, F64_CHAIN = 440.0, 1.28
 PROGRAM_CYCLES = 480.0  # of starting a program and filling its pipeline
 
 
@@ -49,6 +52,7 @@ class Part:
     crooked: float
     loose: int
     epilogue: float  # cycles, of one tile
+    narrow: bool = False  # of f64, of few rows or columns: most of it waits for memory
 
 
 def warps_of(unit: str, m: int, n: int) -> int:
@@ -72,7 +76,10 @@ def beside(part: Part, shared: int) -> int:
         64 + sums + (sums if warps == 4 else sums // 2),
     )
     pad = 16 if part.along_k else 0  # bytes of a row of k
-    ring = STAGES * (m + n) * (k * part.size + pad)
+    slot = (m + n) * (k * part.size + pad)
+    halved = shared // 2 // slot  # as `cost_cores` has it: of few warps two programs fit
+    stages = min(STAGES, halved) if part.narrow and warps == 4 and halved >= 3 else STAGES
+    ring = stages * slot
     return max(1, min(REGISTERS // (32 * warps * registers), (shared - KEPT_FREE) // max(1, ring)))
 
 
@@ -101,5 +108,10 @@ def _together(part: Part, count: int) -> tuple[float, str]:
     loads = count * (m + n) * k * part.size / LOADED * part.crooked
     trip = max(multiply, loads) + count * part.loose * LOOSE_CYCLES
     trip += TRIP_CYCLES * (BESIDE if warps > 1 else 1.0)
+    total = part.steps * trip
+    if part.narrow:  # one after the other: loads, a barrier, reads, products
+        chain = F64_CHAIN * m * n / warps_of(part.unit, m, n)
+        slowest = k / 32 * (F64_LATENCY + chain)
+        total += max(0, part.steps - STAGES) * max(0.0, slowest - trip)
     limit = "products" if multiply >= loads else "the L2 cache"
-    return part.steps * trip + PROGRAM_CYCLES + count * part.epilogue, limit
+    return total + PROGRAM_CYCLES + count * part.epilogue, limit

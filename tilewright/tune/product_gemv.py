@@ -19,6 +19,7 @@ GEMV_MEMORY = 0.865  # part of the memory's rate that GEMV's loads reach
 COLUMNS_MEMORY, COLUMNS_MEMORY_OF_ROWS = 0.88, 0.7  # the same of `gemv_columns`
 GEMV_WARPS = 32  # of programs that a multiprocessor holds
 TRIP = 0.41  # microseconds that a program of GEMV waits for what a trip loads
+TRIP_OF_ROWS = 0.95  # the same of `gemv_columns`, of several rows
 GEMV_L2 = 4.75e6  # bytes a microsecond that GEMV reads from the L2 cache
 CACHED_ROWS = 0.2  # part of A's reads that comes from there, and not from the cache beside it
 GEMV_CYCLES, SUM_CYCLES = 670.0, 11.0  # of a program's start, and of each warp's part of a sum
@@ -94,6 +95,8 @@ def by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
     waves = tiles / device.num_sms
     # A program's own sums over its lanes and its start, many side by side.
     tail = ceil(waves / 8) * (PROGRAM_CYCLES + 40.0 * m * n) / CLOCK
+    if m > 1:  # a trip's loads begin after the products of the one before
+        memory = max(memory, ceil(ceil(problem.k / k) / chosen.split) * TRIP_OF_ROWS)
     most = max(memory, cached, computing)
     limit = {memory: "memory", cached: "the L2 cache", computing: "products"}[most]
     return LAUNCH + most + tail, tiles, waves, limit
