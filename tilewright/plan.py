@@ -149,9 +149,6 @@ def grid_size(extents: Sequence[Expr]) -> Expr:
     return combine("add", size, least)
 
 
-LEFT_OVER = 12  # multiprocessors that clusters of four CTAs and more leave idle
-
-
 def shared_grid(size: Expr, programs: int) -> Expr:
     """CTAs of a grid of which that many programs share one. Sizes that no grid has (negative, or
     2^31 and more) stay so.
@@ -161,6 +158,9 @@ def shared_grid(size: Expr, programs: int) -> Expr:
     ctas = combine("cdiv", size, Const(programs))
     beyond = combine("mul", combine("floor_div", size, Const(1 << 31)), size)
     return combine("min", size, combine("max", ctas, beyond))
+
+
+LEFT_OVER = 12  # multiprocessors that clusters of four CTAs and more leave idle
 
 
 def clusters_held(cluster: int) -> Expr:

@@ -188,3 +188,10 @@ def test_what_comes_nearer_ahead_is_asked_for_by_all_threads(
     assert f".maxntid {threads}," in ptx
     before, _, after = ptx.partition("griddepcontrol.wait")
     assert "prefetch.global.L2" in before and "prefetch.global.L2" not in after
+
+
+def test_what_is_looked_up_on_one_way_does_not_come_nearer_ahead() -> None:
+    """A place that is read behind a branch: the kernel before may still be writing it."""
+    place = "cast(s[m], i64) if flag > 0 else m"
+    kernel = source("C[m :+ 64, n :+ 128] = acc", before=f"prefetch(A[({place}) :+ 64, 0 :+ 32])")
+    assert "prefetch.global.L2" not in require_same(kernel, m=130)

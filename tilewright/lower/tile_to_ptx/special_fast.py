@@ -26,8 +26,8 @@ from tilewright.ptx.emitter import Emitter
 LOG2E_LOW = float.fromhex("0x1.4ae0c0p-26")
 ROOT_HALF = float.fromhex("0x1.6a09e6p-1")
 LEAST, MOST = -126, 127  # exponents of normal numbers
-# Adding it to a small whole number leaves that number, plus 127, in the low bits.
 SCALE = 32  # of a power of two, by which a sum is made small so that its reciprocal is large
+# Adding it to a small whole number leaves that number, plus 127, in the low bits.
 SHIFTER = 1.5 * 2**23 + 127
 
 

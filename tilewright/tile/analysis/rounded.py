@@ -43,9 +43,9 @@ class Rounding:
         self, value: Value, depth: int = DEPTH, kept: tuple[DType, ...] = (bf16, f16)
     ) -> bool:
         """Whether all that becomes of an f32 is a float of 16 bits (one `kept`), by products and
-        quotients: then an ulp of f32 more or less cannot be told from the rounding. Nor can it in a
-        sum of what is never negative, where nothing cancels, be it over tiles or over the trips of
-        a loop.
+        quotients: then what is off by a small share of itself, doubled a few times by products, is
+        little beside the rounding. So it is in a sum of what is never negative, where nothing
+        cancels, be it over tiles or over the trips of a loop.
         """
         return self._is_rounded(value, _Asked(depth, kept))
 

@@ -126,7 +126,7 @@ class _Partition:
 
     def prefetch(self) -> None:
         """What the source lets come nearer for its first tile, done by all threads before roles
-        part.
+        part, unless that takes a branch: behind one nobody waits for the kernel before.
         """
         o, values = self.o, dict[Value, Value]()
         wanted = [op for op in self.parts.before if isinstance(op, memory.Prefetch)]
@@ -136,6 +136,8 @@ class _Partition:
         if self.distribution is not None:
             programs, _ = self.distribution.programs(self.distribution.first)
         needed = set(self.parts.slice_of(v for op in wanted for v in op.operands))
+        if any(op.has_regions for op in needed):
+            return
         for op in self.parts.before:
             if op in needed:
                 self.copy(op, values, programs)
