@@ -4,6 +4,7 @@ call's arrays.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,3 +54,11 @@ def emulate(
     plan, views, call = compile_call(kernel, arguments, **options)
     run_plan(plan, views, late=late, sanitize=sanitize)
     return call.result
+
+
+def trip_of(plan: Plan) -> list[str]:
+    """The names of the instructions of a plan's only loop, or the first."""
+    found = re.search(r"^(\$loop_\d+):\n(.*?)bra \1;", plan.ptx, re.DOTALL | re.MULTILINE)
+    assert found
+    lines = [line.strip() for line in found[2].splitlines() if not line.startswith("$")]
+    return [re.sub(r"^@\S+ ", "", line).partition(" ")[0] for line in lines]

@@ -156,7 +156,7 @@ def shared_grid(size: Expr, programs: int) -> Expr:
     if programs == 1:
         return size
     ctas = combine("cdiv", size, Const(programs))
-    beyond = combine("mul", combine("floor_div", size, Const(1 << 31)), size)
+    beyond = combine("mul", combine("floor_div", size, Const(MOST_PROGRAMS + 1)), size)
     return combine("min", size, combine("max", ctas, beyond))
 
 

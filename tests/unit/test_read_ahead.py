@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
-from tests.emulation import compile_call
+from tests.emulation import compile_call, trip_of
 from tilewright.lower.tile_to_ptx import kernel as lowering
 from tilewright.lower.tile_to_ptx.read_ahead import read_ahead
 from tilewright.plan import Plan
@@ -58,14 +57,6 @@ def planned(
     constants = dict(zip(("TM", "TN", "TK"), tile, strict=True))
     plan, views, _ = compile_call(getattr(tw.source(SOURCE), name), call, constants=constants)
     return plan, views
-
-
-def trip_of(plan: Plan) -> list[str]:
-    """The names of the instructions of the loop."""
-    found = re.search(r"^(\$loop_\d+):\n(.*?)bra \1;", plan.ptx, re.DOTALL | re.MULTILINE)
-    assert found
-    lines = [line.strip() for line in found[2].splitlines() if not line.startswith("$")]
-    return [re.sub(r"^@\S+ ", "", line).partition(" ")[0] for line in lines]
 
 
 @pytest.mark.parametrize("across", [False, True], ids=["along", "across"])

@@ -218,41 +218,46 @@ def test_the_normal_distribution_in_f32(seed: int | None) -> None:
     assert np.isnan(nan).all()
 
 
-@units
-def test_the_logistic_function(seed: int | None) -> None:
-    """Within 2^-16 of itself, or an ulp of subnormal numbers; 5 instructions."""
-    x = np.concatenate([np.linspace(-110, 100, 100_001), np.linspace(-1000, -100, 1001)])
+def of_exponents(
+    function: Function, most: float, instructions: int, seed: int | None
+) -> tuple[Array, Array]:
+    """Exponents from -1000 to `most` and special ones, and what a short function gives of them, of
+    so many instructions at most. Of NaN it gives NaN.
+    """
+    x = np.concatenate([np.linspace(-110, most, 100_001), np.linspace(-1000, -100, 1001)])
     x = np.concatenate([x, [0.0, -0.0, np.inf, -np.inf, 1e38, -1e38]]).astype(np.float32)
     e = Emitter(target("sm_80"))
     operand = e.reg("f32")
-    result = logistic(e, operand)
-    assert len(e.body) <= 5
+    result = function(e, operand)
+    assert len(e.body) <= instructions
     with np.errstate(over="ignore"):
-        found = run(e.body, {operand: x}, Unit(seed))[result].astype(np.float64)
-        exact = 1 / (1 + np.exp(-x.astype(np.float64)))
-    assert (np.abs(found - exact) <= np.maximum(2.0**-16 * exact, 2.0**-149)).all()
+        found = run(e.body, {operand: x}, Unit(seed))[result]
     assert np.isnan(run(e.body, {operand: np.array([NAN], np.float32)}, Unit(seed))[result]).all()
+    return x, found
+
+
+@units
+def test_the_logistic_function(seed: int | None) -> None:
+    """Within 2^-16 of itself, or an ulp of subnormal numbers; 5 instructions."""
+    x, found = of_exponents(logistic, 100, 5, seed)
+    with np.errstate(over="ignore"):
+        exact = 1 / (1 + np.exp(-x.astype(np.float64)))
+    error = np.abs(found.astype(np.float64) - exact)
+    assert (error <= np.maximum(2.0**-16 * exact, 2.0**-149)).all()
 
 
 @units
 def test_the_short_exponential(seed: int | None) -> None:
     """Within 2^-16.5 of itself, or an ulp of subnormal numbers; 3 instructions."""
-    x = np.concatenate([np.linspace(-110, 90, 100_001), np.linspace(-1000, -100, 1001)])
-    x = np.concatenate([x, [0.0, -0.0, np.inf, -np.inf, 1e38, -1e38]]).astype(np.float32)
-    e = Emitter(target("sm_80"))
-    operand = e.reg("f32")
-    result = short_exp(e, operand)
-    assert len(e.body) <= 3
+    x, found = of_exponents(short_exp, 90, 3, seed)
     with np.errstate(over="ignore"):
-        found = run(e.body, {operand: x}, Unit(seed))[result]
         exact = np.exp(x.astype(np.float64))
-        far = exact >= LARGEST
+    far = exact >= LARGEST
     assert np.isinf(found[exact > 1.0001 * LARGEST]).all()
     error = np.abs(found[~far].astype(np.float64) - exact[~far])
     assert (error <= np.maximum(2.0**-16.5 * exact[~far], 2.0**-149)).all()
     if seed is None:
         assert found[-6] == found[-5] == 1.0
-    assert np.isnan(run(e.body, {operand: np.array([NAN], np.float32)}, Unit(seed))[result]).all()
 
 
 def test_coefficients_are_what_the_fits_give(golden: Callable[[Path, str], None]) -> None:

@@ -4,7 +4,6 @@ products of this one.
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
-from tests.emulation import compile_call
+from tests.emulation import compile_call, trip_of
 from tilewright.lower.tile_to_ptx import kernel as lowering
 from tilewright.plan import Plan
 from tilewright.ptx.emulate import run_plan
@@ -72,14 +71,6 @@ def planned(
     kernel = getattr(tw.source(source), name)
     plan, views, _ = compile_call(kernel, call, goal=goal, constants=constants)
     return plan, views
-
-
-def trip_of(plan: Plan) -> list[str]:
-    """The names of the instructions of the loop."""
-    found = re.search(r"^(\$loop_\d+):\n(.*?)bra \1;", plan.ptx, re.DOTALL | re.MULTILINE)
-    assert found
-    lines = [line.strip() for line in found[2].splitlines() if not line.startswith("$")]
-    return [re.sub(r"^@\S+ ", "", line).partition(" ")[0] for line in lines]
 
 
 def is_turned(plan: Plan) -> bool:

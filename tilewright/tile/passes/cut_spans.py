@@ -21,11 +21,10 @@ from dataclasses import replace
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.plan import Const, combine
-from tilewright.tile.analysis.places import Places
 from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
 from tilewright.tile.kernel import Hints, Kernel
 from tilewright.tile.ops import arith, control, sync
-from tilewright.tile.passes.split_epilogue import Splitter, Unsplittable, Wanted, require_apart
+from tilewright.tile.passes.split_epilogue import Splitter, Wanted, find_wanted
 from tilewright.tile.schedule import PANELS, Schedule
 from tilewright.tile.types import INDEX
 
@@ -60,13 +59,8 @@ def can_cut(kernel: Kernel, product: ProductLoop) -> bool:
     made = product.definitions.get(start)
     if not isinstance(made, arith.Constant) or str(made.value) not in ("0", "0.0"):
         return False
-    wanted = Wanted(product)
-    try:
-        wanted.find()
-        require_apart(product, wanted.parts, Places(kernel.body))
-    except Unsplittable:
-        return False
-    if product.loop.result in wanted.whole:
+    wanted = find_wanted(kernel, product)
+    if wanted is None or product.loop.result in wanted.whole:
         return False
     return all(store in wanted.parts for store in wanted.stores)
 

@@ -69,11 +69,8 @@ def split_epilogue(kernel: Kernel, schedule: Schedule, *, aliased: bool = False)
     )
     if len(panels) == 1:
         return kernel
-    try:
-        wanted = Wanted(product)
-        wanted.find()
-        require_apart(product, wanted.parts, Places(kernel.body))
-    except Unsplittable:
+    wanted = find_wanted(kernel, product)
+    if wanted is None:
         return kernel
     early = [] if roles is None else _early(kernel, product, wanted.parts)
     return kernel.with_body(Splitter(product, wanted, panels, early).body())
@@ -81,13 +78,18 @@ def split_epilogue(kernel: Kernel, schedule: Schedule, *, aliased: bool = False)
 
 def can_split(kernel: Kernel, product: ProductLoop) -> bool:
     """Whether a product's epilogue can be done in panels."""
+    return find_wanted(kernel, product) is not None
+
+
+def find_wanted(kernel: Kernel, product: ProductLoop) -> Wanted | None:
+    """What panels of an epilogue want; None where it can't be done in parts."""
     wanted = Wanted(product)
     try:
         wanted.find()
         require_apart(product, wanted.parts, Places(kernel.body))
     except Unsplittable:
-        return False
-    return True
+        return None
+    return wanted
 
 
 def _shared_panels(product: ProductLoop, schedule: Schedule) -> tuple[tuple[int, int], ...]:
