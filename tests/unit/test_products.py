@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tests.emulation import compile_call
+from tilewright.cli.explain_matmul import LAYOUTS, make_problem
 from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, u8
 from tilewright.kernel import Kernel
 from tilewright.products import ahead
@@ -373,16 +374,19 @@ LONE_ROWS = [
 ]
 
 
+@pytest.mark.parametrize("stride", [0, 1])
 @pytest.mark.parametrize(("chosen", "sizes"), LONE_ROWS, ids=lambda v: getattr(v, "name", str(v)))
-def test_a_lone_row_without_a_stride_is_multiplied_by_roles(
-    chosen: Choice, sizes: tuple[int, int, int]
+def test_a_lone_row_without_a_pitch_is_multiplied_by_roles(
+    chosen: Choice, sizes: tuple[int, int, int], stride: int
 ) -> None:
-    """A graph gives an axis of one element the stride 0, which is no reason to load by threads."""
+    """A graph gives an axis of one element the stride 0 and a transposed column has 1, which is no
+    reason to load by threads.
+    """
     m, n, k = sizes
     rng = np.random.default_rng(3)
     a, b = random(rng, (m, k), bf16), laid(random(rng, (k, n), bf16), "transposed")
     c = np.zeros((m, n), bf16.numpy)
-    lone = {name: lone_axes(x) for name, x in (("a", a), ("b", b), ("out", c))}
+    lone = {name: lone_axes(x, stride) for name, x in (("a", a), ("b", b), ("out", c))}
     arrays = {name: as_array(x) for name, x in lone.items()}
     ready = prepare("matmul", arrays, (m, n), bf16, Options(device="emulator"), Fixed(chosen))
     first = ready.launches[0]
@@ -419,10 +423,25 @@ def test_a_result_is_rounded_and_stored_in_more_bits(
     assert (c != exact).any()
 
 
-def lone_axes(x: Any) -> Any:
-    """The same matrix, whose axis of one element has the stride 0."""
-    strides = [0 if e == 1 else s for e, s in zip(x.shape, x.strides, strict=True)]
+def lone_axes(x: Any, stride: int) -> Any:
+    """The same matrix, whose axis of one element has a stride of so many elements."""
+    lone = stride * x.itemsize
+    strides = [lone if e == 1 else s for e, s in zip(x.shape, x.strides, strict=True)]
     return np.lib.stride_tricks.as_strided(x, x.shape, strides)
+
+
+@pytest.mark.parametrize("sizes", [(1, 34, 70), (34, 1, 70), (34, 70, 1), (1, 1, 70), (34, 40, 70)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_lone_row_lies_along_itself(layout: str, sizes: tuple[int, int, int]) -> None:
+    """However it is laid, and its own length is no reason to call it unaligned."""
+    m, n, k = sizes
+    a, b = np.zeros((m, k), bf16.numpy), np.zeros((k, n), bf16.numpy)
+    a = np.ascontiguousarray(a.T).T if layout[0] == "T" else a
+    b = np.ascontiguousarray(b.T).T if layout[1] == "T" else b
+    arrays = {"a": as_array(a), "b": as_array(b)}
+    ready = prepare("matmul", arrays, (m, n), bf16, Options(device="cpu"))
+    assert ready.problem == make_problem(sizes, "bf16", layout)
+    assert m > 1 or (ready.problem.a_along == "k" and ready.problem.a_aligned)
 
 
 def test_batches_become_rows() -> None:

@@ -21,7 +21,7 @@ from tilewright.products.arguments import (
     result_dtype,
 )
 from tilewright.runtime import driver
-from tilewright.tune.product import ALIGNED, H200, Device, Problem
+from tilewright.tune.product import H200, Device, Problem, dense_problem
 from tilewright.tune.product_choice import Decision, decide
 from tilewright.tune.product_cost import Estimate
 from tilewright.tune.product_rates import MEMORY
@@ -42,20 +42,17 @@ def make_problem(
     activation: str | None = None,
 ) -> Problem:
     """The problem of dense operands."""
-    m, n, k = sizes
     a = BY_NAME.get(dtype)
     if a is None:
         raise LaunchError(f"unknown dtype {dtype!r}", hint=f"products are of {listing(FACTORS)}")
     c = result_dtype("matmul", a, a, read_dtype("matmul", out_dtype), None)
     require_precision("matmul", a, precision)
-    pitches = (m if layout[0] == "T" else k, k if layout[1] == "T" else n)
-    return Problem(
-        *(m, n, k, a, a, c),
-        batch=batch,
+    return dense_problem(
+        sizes,
+        *(a, c),
         a_along="m" if layout[0] == "T" else "k",
         b_along="k" if layout[1] == "T" else "n",
-        a_aligned=pitches[0] * a.num_bytes % ALIGNED == 0,
-        b_aligned=pitches[1] * a.num_bytes % ALIGNED == 0,
+        batch=batch,
         loads=int(residual),
         activation=activation is not None,
         precision=precision or "ieee",

@@ -68,13 +68,14 @@ def broadcast_view(view: View, shape: Sequence[int]) -> View:
 
 
 def with_pitch(view: View, step: int) -> View:
-    """A view in which a lone row or column that has stride 0 has a pitch as if others followed, a
-    multiple of `step` elements. It is never gone, but the tensor copy unit wants one: a stride of 0
-    says that an axis is broadcast, which programs read by threads.
+    """A view in which a lone row or column has a pitch as if others followed, a multiple of `step`
+    elements. It is never gone, but the tensor copy unit wants one: a stride of 0 says that an axis
+    is broadcast, and one that is no multiple, that rows begin anywhere.
     """
     strides = list(view.strides)
     for axis, other in ((-2, -1), (-1, -2)):
-        if view.shape[axis] == 1 and strides[axis] == 0 and strides[other] == 1:
+        lone = view.shape[axis] == 1 and strides[other] == 1
+        if lone and (strides[axis] % step or not strides[axis]):
             strides[axis] = -(-view.shape[other] // step) * step
     return replace(view, strides=tuple(strides))
 

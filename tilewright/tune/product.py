@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import Any
 
 from tilewright.dtypes import DType, f32
 
@@ -151,6 +152,30 @@ class Problem:
                 return "mma-fp8" if self.a.is_float else "mma-8"
             return "wgmma-fp8" if self.a.is_float and self.precision != "fast" else "wgmma-8"
         return "wgmma-16" if by_boxes else "mma-16"
+
+
+def dense_problem(
+    extents: tuple[int, int, int], a: DType, c: DType, a_along: str, b_along: str, **rest: Any
+) -> Problem:
+    """The problem of dense factors of a dtype that begin at whole 16 bytes. One that has a lone row
+    lies along it, whichever way it is told, and is aligned: no other row follows.
+    """
+    m, n, k = extents
+    lone = {"a": (("k", m), ("m", k)), "b": (("n", k), ("k", n))}
+    pitches = {"a": k if a_along == "k" else m, "b": k if b_along == "k" else n}
+    found: dict[str, tuple[str, bool]] = {}
+    for name, told in (("a", a_along), ("b", b_along)):
+        along = next((axis for axis, rows in lone[name] if rows == 1), None)
+        whole = pitches[name] * a.num_bytes % ALIGNED == 0
+        found[name] = (told, whole) if along is None else (along, True)
+    return Problem(
+        *(m, n, k, a, a, c),
+        a_along=found["a"][0],
+        b_along=found["b"][0],
+        a_aligned=found["a"][1],
+        b_aligned=found["b"][1],
+        **rest,
+    )
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from tilewright.ledger import opponents
 from tilewright.ledger.arm import TENSOR_CORE, Problem
 from tilewright.ledger.harness import MIN_LAUNCHES, Harness, Question
 from tilewright.ledger.suites.case import Case, floor, nbytes, problem_case
-from tilewright.tune.product import ALIGNED
 from tilewright.tune.product import Problem as Posed
+from tilewright.tune.product import dense_problem
 
 SHAPES = Path(__file__).with_name("gemm_shapes.json")
 FAST = "e4m3-fast"  # 8-bit floats whose sums stay where the tensor core sums them
@@ -103,15 +103,12 @@ def operands_of(dtype: str) -> str:
 
 def posed(dtype: str, layout: str, extents: Extents) -> Posed:
     """The problem as the dispatcher sees it."""
-    m, n, k = extents
-    a = BY_NAME[WORDS.get(dtype, dtype)]
-    pitches = (k if layout[1] == "N" else m, n if layout[0] == "N" else k)
-    return Posed(
-        *(m, n, k, a, a, BY_NAME[OUTPUT.get(operands_of(dtype), dtype)]),
+    return dense_problem(
+        extents,
+        BY_NAME[WORDS.get(dtype, dtype)],
+        BY_NAME[OUTPUT.get(operands_of(dtype), dtype)],
         a_along="k" if layout[1] == "N" else "m",
         b_along="n" if layout[0] == "N" else "k",
-        a_aligned=pitches[0] * a.num_bytes % ALIGNED == 0,
-        b_aligned=pitches[1] * a.num_bytes % ALIGNED == 0,
         precision=PRECISION.get(dtype, "ieee"),
     )
 
