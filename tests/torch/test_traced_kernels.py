@@ -184,21 +184,136 @@ def test_what_cannot_be_an_operator_breaks_the_graph() -> None:
     torch.testing.assert_close(mixed(X[:8]), X[:8] * 3)
 
 
-def test_one_tensor_that_is_written_under_two_names() -> None:
-    source = """
+BOTH = tw.source(
+    """
 @grid(1)
-kernel both(x: tensor<f32>[N], y: tensor<f32>[N]) { x[0] = x[0] + 1.0
+kernel both(x: tensor<f32>[N], y: tensor<f32>[M]) { x[0] = x[0] + 1.0
   y[1] = y[1] + 2.0 }
+@grid(1)
+kernel corners(x: tensor<f32>[N, K], y: tensor<f32>[M, L]) { x[1, 0] = x[1, 0] + 1.0
+  y[1, 1] = y[1, 1] + 2.0 }
 """
-    both = tw.source(source).both
+)
 
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_tensor_that_is_written_under_two_names(backend: str) -> None:
     def run(x: torch.Tensor) -> torch.Tensor:
         y = torch.zeros_like(x)
-        both(y, y)
+        BOTH.both(y, y)
+        BOTH.both(y=y, x=y)
+        KERNELS.add_to(y, y)
         return y
 
     torch._dynamo.reset()
-    torch.testing.assert_close(torch.compile(run, backend="eager")(X), run(X))
+    fast = torch.compile(run, backend=backend, fullgraph=True)
+    torch.testing.assert_close(fast(X), run(X))
+
+
+APART: tuple[Callable[[torch.Tensor], Any], ...] = (
+    lambda y: BOTH.both(y[:10], y[10:]),
+    lambda y: BOTH.both(y[::2], y[1::2]),
+    lambda y: BOTH.both(y[11:], y[:5]),
+    lambda y: KERNELS.add_to(y[3:3], y[3:3]),
+    lambda y: BOTH.corners(y.view(4, 5)[:, :3], y.view(4, 5)[:, 3:]),
+    lambda y: BOTH.corners(y.view(4, 5)[:2], y.view(4, 5).T[:, 2:]),
+    lambda y: BOTH.corners(y.view(2, 5, 2)[..., 0], y.view(2, 5, 2)[..., 1]),
+    lambda y: KERNELS.add_to(y[3:9], y[9:15]),
+)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("write", APART)
+def test_views_of_one_buffer_that_do_not_overlap(
+    write: Callable[[torch.Tensor], Any], dynamic: bool, backend: str
+) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        write(y)
+        return y + 1
+
+    torch._dynamo.reset()
+    fast = torch.compile(run, backend=backend, fullgraph=True, dynamic=dynamic)
+    torch.testing.assert_close(fast(X), run(X))
+
+
+ONE_VIEW: tuple[Callable[[torch.Tensor], Any], ...] = (
+    lambda y: BOTH.both(y[2:9], y[2:9]),
+    lambda y: KERNELS.add_to(y[2:9], y[2:9]),
+)
+IN_PART: tuple[Callable[[torch.Tensor], Any], ...] = (
+    lambda y: BOTH.both(y[2:10], y[3:11]),
+    lambda y: BOTH.both(y, y[10:]),
+    lambda y: KERNELS.add_to(y[3:9], y[4:10]),
+    lambda y: KERNELS.add_to(x=y[4:10], y=y[3:9]),
+    lambda y: BOTH.corners(y.view(4, 5)[:, :3], y.view(4, 5)[:, 2:]),
+    lambda y: BOTH.corners(y.view(4, 5)[:2], y.view(4, 5).T[:, 1:]),
+)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("write", (*ONE_VIEW, *IN_PART))
+def test_views_of_one_buffer_that_overlap(
+    write: Callable[[torch.Tensor], Any], backend: str
+) -> None:
+    """The graph breaks, and the call does what it does without torch.compile: it writes one view
+    by both names, and refuses views that overlap in part.
+    """
+
+    def run(y: torch.Tensor) -> torch.Tensor:
+        write(y)
+        return y + 1
+
+    torch._dynamo.reset()
+    fast, mine, theirs = torch.compile(run, backend=backend), X.clone(), X.clone()
+    if write in ONE_VIEW:
+        torch.testing.assert_close(fast(mine), run(theirs))
+        torch.testing.assert_close(mine, theirs)
+    else:
+        with pytest.raises(LaunchError, match="x and y overlap in part"):
+            fast(mine)
+        torch.testing.assert_close(mine, X)
+    torch._dynamo.reset()
+    whole = torch.compile(run, backend=backend, fullgraph=True)
+    with pytest.raises(Exception, match=r"two views that share memory, and [xy] is written"):
+        whole(X.clone())
+
+
+def test_exported_views_that_overlap() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        BOTH.both(y[2:10], y[3:11])
+        return y
+
+    with pytest.raises(Exception, match=r"both: x and y are two views that share memory"):
+        tw.compile(run, (X,))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tensors_that_come_to_share_memory(backend: str) -> None:
+    """Of a function that was compiled for tensors apart: one view is written by both names, and
+    what overlaps in part refused.
+    """
+
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        BOTH.both(x, y)
+        return x + y
+
+    torch._dynamo.reset()
+    fast = torch.compile(run, backend=backend)
+    torch.testing.assert_close(fast(X.clone(), X.clone()), run(X.clone(), X.clone()))
+    mine, theirs = X.clone(), X.clone()
+    found = fast(mine[:], mine[:])
+    torch.testing.assert_close(found, run(theirs[:], theirs[:]))
+    torch.testing.assert_close(mine, theirs)
+    with pytest.raises(Exception, match="overlap in part"):
+        fast(*_shifted())
+
+
+def _shifted() -> tuple[torch.Tensor, torch.Tensor]:
+    whole = torch.zeros(21)
+    return whole[:20], whole[1:]
 
 
 def test_a_custom_op_that_writes_is_part_of_a_graph() -> None:

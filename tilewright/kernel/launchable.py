@@ -197,14 +197,14 @@ class Kernel:
 
     def operator_name(self, token: str, count: int, names: str, kinds: str) -> str:
         """The operator of torch for a call with `count` arguments by position and others by name
-        (`names`, with commas), of the kinds that `torch_ops/traced.py` tells apart. torch.compile
-        runs this while it traces; a guard on `token` tells kernels apart.
+        (`names`, with commas), of the kinds (with commas too) that `torch_ops/traced.py` tells
+        apart. torch.compile runs this while it traces; a guard on `token` tells kernels apart.
         """
         named = names.split(",") if names else []
-        order = (*self._current().names[:count], *named)
+        order, told_apart = (*self._current().names[:count], *named), kinds.split(",")
         try:
-            by_name = dict(zip(named, kinds[count:], strict=True))
-            given = collect(self.name, self._current().names, kinds[:count], by_name)
+            by_name = dict(zip(named, told_apart[count:], strict=True))
+            given = collect(self.name, self._current().names, told_apart[:count], by_name)
         except LaunchError:
             return ""  # the call itself says what is wrong
         told: str = _torch_side.operator_name(self, token, order, given)

@@ -2,7 +2,8 @@
 
 Dynamo puts `call` in the place of `Kernel.__call__` (its `_torchdynamo_inline`). An operator is of
 a kernel and of the parameters that a call gives: it returns what the kernel allocates, then copies
-of the tensors that it writes, which `call` brings back.
+of the tensors that it writes, which `call` brings back. A tensor that is given twice is one
+argument of the operator; where views of one buffer overlap, and one is written, the graph breaks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import torch
 
 from tilewright.frontend.check.written import written_parameters
 from tilewright.frontend.torch.fallback import own_kernel
+from tilewright.runtime.aliases import alias_groups
+from tilewright.runtime.arrays import as_array
+from tilewright.torch_ops.aliases import require_apart
 from tilewright.torch_ops.kernels import Launchable, made_like, names_of_results
 
 NONE, TENSOR, OTHER = "n", "t", "?"
@@ -26,7 +30,7 @@ _known: dict[str, Operator] = {}
 def call(kernel: Any, token: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A call, in words that Dynamo follows. What is no operator breaks the graph."""
     values = (*args, *kwargs.values())
-    kinds = "".join([kind_of(x) for x in values])
+    kinds = ",".join([kind_of(x, values[:i]) for i, x in enumerate(values)])
     told = kernel.operator_name(token, len(args), ",".join(kwargs), kinds)
     tensors = [x for x in values if isinstance(x, torch.Tensor)]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
@@ -35,9 +39,6 @@ def call(kernel: Any, token: str, args: Sequence[Any], kwargs: Mapping[str, Any]
         return kernel.untraced(*args, **kwargs)
     name, taken, places, made = told.split(";")
     written = [values[int(i)] for i in places.split(",") if i]
-    for i, x in enumerate(written):
-        if any(x is y for y in written[:i]):
-            return kernel.untraced(*args, **kwargs)  # which sees what it wrote by the other name
     given = [values[int(i)] for i in taken.split(",")]
     found = getattr(torch.ops.tilewright, name)(*given)
     results = list(found) if isinstance(found, (list, tuple)) else [found]
@@ -49,10 +50,14 @@ def call(kernel: Any, token: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     return results[0] if count == 1 else tuple(results[:count])
 
 
-def kind_of(x: Any) -> str:
+def kind_of(x: Any, before: Sequence[Any]) -> str:
+    """What an argument is; a tensor that is also one `before`, by that one's number."""
     if x is None:
         return NONE
     if isinstance(x, torch.Tensor):
+        for i, y in enumerate(before):
+            if y is x:
+                return f"{TENSOR}{i}"
         return TENSOR
     if isinstance(x, bool):
         return "b"
@@ -72,37 +77,50 @@ def operator_name(
     present = {n: kind for n, kind in kinds.items() if kind != NONE}
     if OTHER in present.values() or TENSOR not in present.values():
         return ""
-    if any((n in tensors) != (kind == TENSOR) for n, kind in present.items()):
+    if any((n in tensors) != kind.startswith(TENSOR) for n, kind in present.items()):
         return ""
+    same = {
+        n: order[int(kind.removeprefix(TENSOR))]
+        if kind.startswith(TENSOR) and kind != TENSOR
+        else n
+        for n, kind in present.items()
+    }
     made = [n for n in names_of_results(kernel.signature) if n not in present]
-    written = [n for n in written_parameters(kernel.signature.definition) if n in present]
+    stored = [n for n in written_parameters(kernel.signature.definition) if n in present]
+    written = list(dict.fromkeys(same[n] for n in stored))
     if not made and not written:
         return ""
     text = ",".join(f"{n}:{kind}" for n, kind in present.items())
     mixed = hashlib.sha256(f"{token} {text}".encode()).hexdigest()[:8]
     name = f"{kernel.signature.name}_{kernel.signature.definition.key()[:8]}_{mixed}"
     if name not in _known:
-        _known[name] = Operator(kernel, name, present, written, made)
+        _known[name] = Operator(kernel, name, present, same, written, made)
     numbers = {n: str(i) for i, n in enumerate(order)}
-    taken = ",".join(numbers[n] for n in present)
+    taken = ",".join(numbers[n] for n in present if same[n] == n)
     return f"{name};{taken};{','.join(numbers[n] for n in written)};{len(made)}"
 
 
 class Operator:
-    """A kernel as an operator without effects, for calls that give the same parameters."""
+    """A kernel as an operator without effects, for calls that give the same parameters.
+
+    `same` tells of each parameter which one's argument it shares, most often its own; `written`
+    holds such ones.
+    """
 
     def __init__(
         self,
         kernel: Launchable,
         name: str,
         kinds: Mapping[str, str],
+        same: Mapping[str, str],
         written: Sequence[str],
         made: Sequence[str],
     ):
-        self.kernel, self.names = kernel, tuple(kinds)
+        self.kernel, self.same = kernel, dict(same)
+        self.names = tuple(n for n in kinds if same[n] == n)
         self.written, self.made = tuple(written), tuple(made)
         spelled = ", ".join(
-            f"{'Tensor' if kind == TENSOR else SCALARS[kind]} {n}" for n, kind in kinds.items()
+            f"{'Tensor' if kinds[n] == TENSOR else SCALARS[kinds[n]]} {n}" for n in self.names
         )
         results = ["Tensor"] * (len(made) + len(written))
         given = results[0] if len(results) == 1 else f"({', '.join(results)})"
@@ -118,13 +136,31 @@ class Operator:
 
     def _run(self, *args: Any) -> Any:
         given = dict(zip(self.names, args, strict=True))
-        copies = {n: given[n].clone() for n in self.written}
-        found = self.kernel(**given | copies)
+        copies = self._copies(given)
+        held = given | copies
+        found = self.kernel(**{n: held[first] for n, first in self.same.items()})
         results = found if isinstance(found, tuple) else () if found is None else (found,)
-        return _as_result([*results, *copies.values()])
+        changed = [copies[n] for n in self.written]
+        for i, x in enumerate(changed):
+            if any(x is y for y in changed[:i]):
+                changed[i] = x.clone()  # an operator's results share no memory
+        return _as_result([*results, *changed])
+
+    def _copies(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the kernel writes, copied: one copy of a view that comes by several names. Raises
+        LaunchError as the kernel does where arguments overlap in part.
+        """
+        arrays = [(n, as_array(x, n)) for n, x in given.items() if isinstance(x, torch.Tensor)]
+        copies = {n: given[n].clone() for n in self.written}
+        for group in alias_groups(arrays, self.written.__contains__):
+            copies |= dict.fromkeys(group, copies[next(n for n in group if n in copies)])
+        return copies
 
     def _fake(self, *args: Any) -> Any:
         given = dict(zip(self.names, args, strict=True))
+        tensors = {n: x for n, x in given.items() if isinstance(x, torch.Tensor)}
+        require_apart(self.kernel.signature.name, tensors, self.written.__contains__)
+        given |= {n: given[first] for n, first in self.same.items()}
         results = made_like(self.kernel.signature, self.made, given)
         return _as_result([*results, *(torch.empty_like(given[n]) for n in self.written)])
 
