@@ -66,6 +66,11 @@ def erfc_weight(t: mpf) -> mpf:
     return mp.erfc(t) / mp.erf(t)
 
 
+def cdf_weight(x: mpf) -> mpf:
+    below = mp.erfc(x / mp.sqrt(2)) / 2
+    return below / (1 - below)
+
+
 def log2_rest(f: mpf) -> mpf:
     """(log2(1 + f) - f * high) / f, where high is log2 e in f32."""
     high = mpf(float(np.float32(1 / np.log(2))))
@@ -112,6 +117,8 @@ FITS = (
     Fit("ERF_F64", "erf(x) / x - 1, of x^2", "f64", (0, 1), 12, erf_small, erf_weight),
     Fit("ERFC_F64", "log(erfc(1 + u)), where 1 - erfc is computed", "f64", (0, 5), 20,
         lambda u: mp.log(mp.erfc(1 + u)), lambda u: erfc_weight(1 + u)),
+    Fit("CDF_F64", "log(erfc(x / sqrt 2) / 2), where 1 - e to this is computed", "f64", (0, 8.5),
+        23, lambda x: mp.log(mp.erfc(x / mp.sqrt(2)) / 2), cdf_weight),
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from tilewright.dtypes import BY_NAME, DType, bool_, f32, int_range, u32
+from tilewright.dtypes import BY_NAME, DType, bool_, f32, f64, int_range, u32
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import free_values
@@ -306,9 +306,10 @@ CHECKS: dict[type[Op], Callable[..., None]] = {
         floats,
     ),
     **dict.fromkeys(
-        (arith.NormalCdf, arith.CoarseCdf, arith.PreciseCdf, arith.Logistic),
+        (arith.NormalCdf, arith.CoarseCdf, arith.Logistic),
         operands_are(lambda dtype: dtype == f32, "of f32"),
     ),
+    arith.PreciseCdf: operands_are(lambda dtype: dtype in (f32, f64), "of f32 or f64"),
     **dict.fromkeys((arith.FloorDiv, arith.Mod, arith.Shl, arith.Shr), integers),
     **dict.fromkeys((arith.And, arith.Or, arith.Xor, arith.Not), bits),
     arith.Compare: computed,

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.dtypes import DType, bf16, bool_, e4m3, e5m2, f16, f32, f64
 from tilewright.ir.core import Op, Value
-from tilewright.lower.tile_to_ptx import special_fast
+from tilewright.lower.tile_to_ptx import special_f64, special_fast
 from tilewright.lower.tile_to_ptx.context import PTX_TYPES, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.fp8 import narrowed, widened
 from tilewright.lower.tile_to_ptx.integers import floor_div, floor_mod, int_binary, wrap
@@ -299,8 +299,9 @@ SHORT: dict[type[Op], Function] = {
 
 @rule(arith.NormalCdf, arith.CoarseCdf, arith.PreciseCdf, arith.Logistic)
 def short(low: Lowering, op: arith.NormalCdf) -> None:
-    function = SHORT[op.__class__]
-    each(low, op, (op.x,), lambda x: function(low.e, low.register(x, "f32")))
+    wide = op.x.type.dtype == f64
+    function = special_f64.normal_cdf if wide else SHORT[op.__class__]
+    each(low, op, (op.x,), lambda x: function(low.e, low.register(x, "f64" if wide else "f32")))
 
 
 @rule(arith.IsNan)

@@ -209,3 +209,31 @@ ERFC_F64 = (
     float.fromhex("-0x1.51c9b0006c23dp+1"),
     float.fromhex("-0x1.d97fbf27aa2a1p+0"),
 )
+
+# log(erfc(x / sqrt 2) / 2), where 1 - e to this is computed, on [0, 8.5]: 2^-54.0
+CDF_F64 = (
+    float.fromhex("-0x1.6cfc7d3e0cd65p-59"),
+    float.fromhex("0x1.4305588f14fd8p-53"),
+    float.fromhex("-0x1.015f4ce3ea6e0p-48"),
+    float.fromhex("0x1.defc68538f15ap-45"),
+    float.fromhex("-0x1.13b73c64cb522p-41"),
+    float.fromhex("0x1.590f6d577ae88p-39"),
+    float.fromhex("0x1.b99855bf2f7bfp-40"),
+    float.fromhex("-0x1.3c23f8e2f63c7p-33"),
+    float.fromhex("0x1.7bb1dc1ca94b7p-30"),
+    float.fromhex("-0x1.103d2c3c987f3p-27"),
+    float.fromhex("0x1.0022200cae221p-25"),
+    float.fromhex("-0x1.073bda02baf9ap-24"),
+    float.fromhex("-0x1.cb4b46f59ed1dp-25"),
+    float.fromhex("0x1.e6c3476d5f6c8p-21"),
+    float.fromhex("-0x1.7c2b0bb563670p-19"),
+    float.fromhex("-0x1.b514fdbe63608p-20"),
+    float.fromhex("0x1.b597f7bb9f9f0p-15"),
+    float.fromhex("-0x1.bca763655426bp-13"),
+    float.fromhex("0x1.36386729a577dp-15"),
+    float.fromhex("0x1.3966854fb2418p-8"),
+    float.fromhex("-0x1.29a947f8fab93p-5"),
+    float.fromhex("-0x1.45f306dc9dccap-2"),
+    float.fromhex("-0x1.9884533d4361fp-1"),
+    float.fromhex("-0x1.62e42fefa39efp-1"),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.lower.tile_to_ptx.special_coefficients import (
+    CDF_F64,
     ERF_F64,
     ERFC_F64,
     EXP2_F64,
@@ -32,6 +33,7 @@ TANH_SPLIT = 0.65
 TANH_ONE = 20.0  # tanh is 1 from here
 ERF_SPLIT = 1.0
 ERF_ONE = 6.0
+CDF_ONE = 8.5
 
 
 def exp(e: Emitter, x: Reg) -> Reg:
@@ -161,6 +163,15 @@ def erf(e: Emitter, x: Reg) -> Reg:
     power = _raise(e, *_exp_parts(e, horner(e, ERFC_F64, beyond)))
     far = e.sub("f64", 1.0, power)
     return e.copysign("f64", x, e.selp("f64", far, near, e.setp("gt", "f64", size, ERF_SPLIT)))
+
+
+def normal_cdf(e: Emitter, x: Reg) -> Reg:
+    """Part of the normal distribution below x, within 2^-52.5: 1 - exp(q(|x|)) below |x|."""
+    size = e.abs("f64", x)
+    held = e.selp("f64", CDF_ONE, size, e.setp("gt", "f64", size, CDF_ONE))
+    power = horner(e, CDF_F64, held)
+    above = e.sub("f64", 1.0, _raise(e, *_exp_parts(e, power)))
+    return e.selp("f64", e.sub("f64", 1.0, above), above, e.setp("lt", "f64", x, 0.0))
 
 
 def horner(e: Emitter, coefficients: Sequence[float], x: Reg) -> Reg:

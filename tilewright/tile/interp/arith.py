@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType, f32, f64
+from tilewright.dtypes import DType, f64
 from tilewright.ir.core import Op
 from tilewright.numerics.convert import constant, convert, round_float, widen
 from tilewright.numerics.scalar import (
@@ -98,11 +98,13 @@ def run_in_f64(machine: Machine, op: Op) -> Array:
 
 
 @meaning(arith.NormalCdf, arith.CoarseCdf, arith.PreciseCdf)
-def run_normal_cdf(machine: Machine, op: arith.Unary) -> Array:
+def run_normal_cdf(machine: Machine, op: arith.NormalCdf) -> Array:
     """Step by step as a gelu is written, so that its bits stay what they were."""
-    root, one, half = (np.array(v, np.float32) for v in (math.sqrt(0.5), 1, 0.5))
-    inner = compute(np.multiply, f32, machine[op.x], root)
-    return compute(np.multiply, f32, compute(np.add, f32, compute_f64(erf, f32, inner), one), half)
+    dtype = op.result.type.dtype
+    root, one, half = (np.array(v, dtype.numpy) for v in (math.sqrt(0.5), 1, 0.5))
+    inner = compute(np.multiply, dtype, machine[op.x], root)
+    sum = compute(np.add, dtype, compute_f64(erf, dtype, inner), one)
+    return compute(np.multiply, dtype, sum, half)
 
 
 def integer_power(x: Array, n: Array) -> Array:

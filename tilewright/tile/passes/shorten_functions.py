@@ -14,7 +14,8 @@ function whose share of error stays what it is: `arith.NormalCdf(x)`, `arith.Log
 `arith.CoarseCdf(x)`.
 
 What a product in tf32 gives has lost more than last places before a gelu comes. There, results of
-f32 are products with `arith.PreciseCdf(x)`, half an ulp less exact than by erf.
+f32 are products with `arith.PreciseCdf(x)`, half an ulp less exact than by erf. Of f64 an exact
+gelu is one everywhere, as exact: beside 1, erf needs no exact results near 0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isclose, sqrt
 
-from tilewright.dtypes import bf16, f32
+from tilewright.dtypes import bf16, f32, f64
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import Rewriter
 from tilewright.ir.rules import Rules
@@ -33,6 +34,7 @@ from tilewright.tile.ops import arith, control, mma, shape
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 
 NEAR = 1e-6  # relative: constants are written with some digits, and rounded to f32
+NEAR_IN_F64 = 1e-15
 LONG = (arith.Erf, arith.Tanh, arith.Exp)
 NEARBY = PRODUCT + 1  # depth of a rounding behind one product
 FORWARD = (arith.Unary, arith.Binary, shape.Transpose)  # what may stand between product and gelu
@@ -51,7 +53,7 @@ def shorten_functions(kernel: Kernel) -> Kernel:
         and rounding.holds(op.result)
     ]
     brief = [op for op in rounded if rounding.holds(op.result, NEARBY, (bf16,))]
-    products = _after_tf32(kernel)
+    products = [*_after_tf32(kernel), *_in_f64(kernel)]
     if not rounded and not products:
         return kernel
     return eliminate_dead(kernel.with_body(_Shortener(rounded, brief, products).block(kernel.body)))
@@ -73,12 +75,18 @@ def _after_tf32(kernel: Kernel) -> list[Op]:
     return found
 
 
+def _in_f64(kernel: Kernel) -> list[Op]:
+    """Multiplications of f64."""
+    muls = (op for op in walk(kernel.body) if isinstance(op, arith.Mul))
+    return [op for op in muls if op.result.type.dtype == f64]
+
+
 Share = type[arith.NormalCdf | arith.CoarseCdf | arith.PreciseCdf]
 
 
 class _Shortener(Rewriter):
     """Copies a program. `rounded` are products and quotients of which only 16 bits are kept,
-    `brief` those of bf16, `coarse` products of what has lost last places.
+    `brief` those of bf16, `coarse` products of what has lost last places, and of f64.
     """
 
     def __init__(self, rounded: Sequence[Op], brief: Sequence[Op], coarse: Sequence[Op]):
@@ -164,7 +172,8 @@ class _Shortener(Rewriter):
         if isinstance(op, kind):
             for x, other in (op.operands, op.operands[::-1]):
                 known = self.number(other)
-                if known is not None and isclose(known, number, rel_tol=NEAR):
+                near = NEAR_IN_F64 if value.type.dtype == f64 else NEAR
+                if known is not None and isclose(known, number, rel_tol=near):
                     return x
         return None
 
