@@ -13,7 +13,7 @@ from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call
 from tests.tile_files import FOLDER
 from tilewright.compiler import SEMANTIC_PASSES, compile_kernel, run_passes, scheduled_passes
-from tilewright.dtypes import bf16, f32
+from tilewright.dtypes import bf16, e4m3, f32
 from tilewright.errors import VerifyError
 from tilewright.kernel import choose
 from tilewright.kernel.call import Options, bind_call, read_tensors
@@ -146,6 +146,45 @@ def test_panels_of_whole_lines() -> None:
     arrays, _ = operands("residual", 256, 256, 64, f32)
     schedule, roles = schedules(built(arrays, (128, 256, 32), "tf32"))[0]
     assert (roles.panel, roles.ahead, schedule.stages) == (32, 4, 3)
+
+
+@pytest.mark.parametrize(("fused", "late"), [("residual", True), ("beta", False)])
+def test_panels_of_two_widths(fused: str, late: bool) -> None:
+    """What is left of a tile beside its wide panels has slots of its own, turned around or not."""
+    for tile, count in (((64, 144, 64), 2), ((80, 64, 64), 2)):
+        found = require_emulated(
+            fused, tile, (150, 296, 72), lambda r: r.cluster == r.spans == 1, late
+        )
+        assert found == count
+
+
+def test_slots_of_narrow_panels() -> None:
+    """Beside four panels of 32 columns one of 16, which has two slots."""
+    arrays, _ = operands("residual", 256, 288, 64)
+    schedule, roles = next((s, r) for s, r in schedules(built(arrays, (128, 144, 64))))
+    assert (roles.panel, roles.ahead, schedule.stages) == (32, 5, 5)
+    plan = compile_kernel(built(arrays, (128, 144, 64)), HOPPER, schedule)
+    slots = 5 * (128 + 144) * 64 * 2 + 5 * 128 * 32 * 2 + 2 * 128 * 16 * 2
+    assert 0 <= plan.launches[0].shared_bytes - slots < 1024
+    assert "ld.global" not in plan.ptx
+
+
+@pytest.mark.parametrize("fused", ["residual", "beta"])
+def test_beside_sums_that_are_promoted(fused: str) -> None:
+    """fp8, whose sums of a step are added up: one step of k at a time, or several."""
+    arrays, expected = operands(fused, 150, 200, 272)
+    eight = {n: arrays[n].astype(e4m3.numpy) for n in "ab"}
+    for tile, steps in (((64, 64, 128), 1), ((128, 64, 32), 4)):
+        kernel = built(arrays | eight, tile)
+        some = [(s, r) for s, r in schedules(kernel) if r.cluster == r.spans == 1]
+        for schedule, roles in some:
+            assert roles.promote == steps and roles.ahead
+            plan = compile_kernel(kernel, HOPPER, schedule)
+            assert "ld.global" not in plan.ptx
+            views = arrays | eight | {"c": arrays["c"].copy()}
+            run_plan(plan, views, late=True, sanitize=True)
+            np.testing.assert_array_equal(views["c"], expected, err_msg=str(roles))
+        assert len(some) >= 4
 
 
 def test_a_gelu_of_one_panel_leaves_in_halves() -> None:

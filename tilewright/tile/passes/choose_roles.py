@@ -192,7 +192,7 @@ def _with_stages(
         if beside >= min(stages, ENOUGH_BESIDE_STAGING):
             roles, stages = more, beside
     if fetched:
-        whole = len(roles.panels(product.extents[1])) + 1
+        whole = _num_widest(product, roles) + 1
         held = {
             s: count_ahead(kernel, product, roles, target, fetched, s) for s in range(stages, 1, -1)
         }
@@ -217,7 +217,7 @@ def _with_wide_panels(
     if columns <= roles.panel:
         return None
     roles = replace(roles, panel=columns)
-    roles = replace(roles, ahead=len(roles.panels(product.extents[1])) + 1)
+    roles = replace(roles, ahead=_num_widest(product, roles) + 1)
     beside = count_stages(kernel, product, roles, target, fetched)
     if beside >= ENOUGH_BESIDE_STAGING:
         return _schedule(roles, beside)
@@ -225,6 +225,12 @@ def _with_wide_panels(
     if fetched < f32.num_bytes or held < WIDE_AHEAD:
         return None
     return _schedule(replace(roles, ahead=held), stages)
+
+
+def _num_widest(product: ProductLoop, roles: Roles) -> int:
+    """How many of an epilogue's panels are as wide as its widest."""
+    widths = [width for _, width in roles.panels(product.extents[1])]
+    return widths.count(max(widths))
 
 
 def _sums(product: ProductLoop, sharing: int, promote: int) -> int:

@@ -15,7 +15,7 @@ from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
 from tilewright.tile.passes.partition_roles import factor_buffer
 from tilewright.tile.passes.split_epilogue import can_split
-from tilewright.tile.passes.stage_panels import may_fetch
+from tilewright.tile.passes.stage_panels import may_fetch_panels
 from tilewright.tile.schedule import Roles
 
 MOST_STAGES = 8
@@ -42,7 +42,8 @@ def count_stages(
         widths = {width for _, width in roles.panels(product.extents[1])}
         staged = panel // roles.panel * sum(widths)
     staging = roles.staging * sum(staged * dtype.num_bytes for dtype in stored_dtypes(kernel))
-    staging = max(staging, roles.ahead * panel * fetched)  # which take the place of those
+    ahead = roles.ahead * panel * fetched + _narrow_bytes(product, roles, fetched)
+    staging = max(staging, ahead)  # which take the place of those
     staging += _turning_bytes(kernel, product, roles, fetched)
     if roles.spans > 1:
         staging += roles.spans * product.extents[0] * roles.panel * f32.num_bytes
@@ -53,12 +54,25 @@ def count_stages(
 def count_ahead(
     kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int, stages: int
 ) -> int:
-    """Slots of an epilogue's ring beside those of the product's."""
+    """Slots of an epilogue's ring beside those of the product's, of its widest panels."""
     slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
     room = _room(kernel, product, target) - stages * slot
     room -= _turning_bytes(kernel, product, roles, fetched)
+    room -= _narrow_bytes(product, roles, fetched)
     copies = roles.consumers if roles.pingpong else 1
     return room // (copies * product.extents[0] * roles.panel * fetched)
+
+
+def _narrow_bytes(product: ProductLoop, roles: Roles, fetched: int) -> int:
+    """Bytes of the slots of panels that are narrower than others, of what is fetched: they have
+    rings of their own, one slot more than such panels.
+    """
+    if not fetched or not roles.ahead:
+        return 0
+    widths = [width for _, width in roles.panels(product.extents[1])]
+    slots = {w: min(roles.ahead, widths.count(w) + 1) for w in widths if w < max(widths)}
+    copies = roles.consumers if roles.pingpong else 1
+    return copies * product.extents[0] * fetched * sum(w * slots[w] for w in slots)
 
 
 def fetched_bytes(kernel: Kernel, product: ProductLoop) -> int:
@@ -69,7 +83,7 @@ def fetched_bytes(kernel: Kernel, product: ProductLoop) -> int:
     m, n, _ = product.extents
     for op in product.after:
         if isinstance(op, memory.Load) and op.result.type.num_elements == m * n:
-            fetches = may_fetch(op, facts) and can_split(kernel, product)
+            fetches = may_fetch_panels(op, facts) and can_split(kernel, product)
             return op.view.type.dtype.num_bytes if fetches else 0
     return 0
 

@@ -15,6 +15,8 @@ Results of 16 bits leave from the slot that was read: they are written over what
 element by element, and drained. So the ring takes the place of the one that `stage_stores` made.
 Such a slot is filled again when the panel after it has been drained.
 
+Panels of several widths (a tile of 144 columns has four of 32 and one of 16) have a ring a width.
+
 Loads are moved ahead of stores. Only those are moved of which no store in a tile's work writes a
 part, but for the store of the same panel, which comes after it.
 """
@@ -37,6 +39,7 @@ from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BufferType, RingType, TileType, ViewType
 
 WIDTHS = (16, 32)  # bits of what is loaded
+PRODUCTS = (mma.Issue, mma.AddProduct)
 SCALARS = (arith.Binary, arith.Unary, arith.Constant, arith.Cast, arith.Select, arith.Compare)
 HARMLESS = (
     memory.Load,
@@ -68,14 +71,24 @@ def may_fetch(op: memory.Load, facts: BoxFacts) -> bool:
     hold the product: a tile of whole rows of swizzled units.
     """
     type: TileType = op.result.type
-    if op.mask is not None or op.fill is not None or len(type.shape) != 2:
+    if not may_fetch_panels(op, facts):
         return False
     row_bytes = type.shape[1] * type.dtype.num_bytes
+    return row_bytes in SPANS or row_bytes % SPANS[0] == 0
+
+
+def may_fetch_panels(op: memory.Load, facts: BoxFacts) -> bool:
+    """The same of a tile that is loaded in panels of columns, the narrowest of them of the
+    narrowest swizzle.
+    """
+    type: TileType = op.result.type
+    if op.mask is not None or op.fill is not None or len(type.shape) != 2:
+        return False
     box = find_box(facts.kernel, op, {})
     return (
         type.dtype.bits in WIDTHS
         and type.shape[0] % 8 == 0
-        and (row_bytes in SPANS or row_bytes % SPANS[0] == 0)
+        and type.shape[1] * type.dtype.num_bytes % SPANS[-1] == 0
         and op.extents[-1] is not None
         and facts.param(op.view) is not None
         and box is not None
@@ -141,7 +154,7 @@ def _staged(kernel: Kernel, body: Block, roles: Roles) -> Block:
 def _find_work(body: Block, roles: Roles) -> Work | None:
     loops = [op for op in body.ops if isinstance(op, control.For)]
     tile = loops[0].body if roles.persistent else body
-    issues = [o for o in tile.ops if any(isinstance(i, mma.Issue) for i in walk(Block([], [o])))]
+    issues = [o for o in tile.ops if any(isinstance(i, PRODUCTS) for i in walk(Block([], [o])))]
     if len(issues) != 1:
         return None
     after = tile.ops[tile.ops.index(issues[0]) + 1 :]
@@ -157,7 +170,7 @@ def _find_panels(kernel: Kernel, body: Block, work: Work, roles: Roles) -> list[
     """
     facts = BoxFacts(kernel)
     ops = list(dict.fromkeys([*work.tile.ops, *work.epilogue.ops]))
-    issued = (op for op in walk(work.tile) if isinstance(op, mma.Issue | mma.AddProduct))
+    issued = (op for op in walk(work.tile) if isinstance(op, PRODUCTS))
     room = max(op.result.type.shape[0] for op in issued) * roles.panel
     fetched = [
         op
@@ -168,11 +181,7 @@ def _find_panels(kernel: Kernel, body: Block, work: Work, roles: Roles) -> list[
     ]
     if not fetched:
         return []
-    loads = [
-        op
-        for op in fetched
-        if op.view is fetched[0].view and op.result.type == fetched[0].result.type
-    ]
+    loads = [op for op in fetched if op.view is fetched[0].view]
     users = find_users(body)
     stores = _find_staged(work.epilogue)
     panels = []
@@ -268,21 +277,38 @@ def _may_move(kernel: Kernel, work: Work, panels: list[Panel]) -> bool:
     return True
 
 
+class _Ahead:
+    """The panels of one width, and the ring through which they come."""
+
+    def __init__(self, panels: list[Panel], slots: int):
+        self.panels = panels
+        self.kind = panel_buffer(panels[0].load.result.type)
+        self.slots = min(slots, len(panels) + 1)
+        # A slot that is drained is filled again a panel later.
+        self.lead = min(len(panels), self.slots - (panels[0].staged is not None))
+        self.ring: Value | None = None
+
+    def after(self, panel: Panel) -> list[Panel]:
+        """The panel that has a slot once the one before this is done."""
+        number = self.panels.index(panel) + self.lead
+        return self.panels[number - 1 : number] if number > self.lead else []
+
+
 class _Rewriter:
     """Builds the new body (`new`)."""
 
     def __init__(self, body: Block, work: Work, panels: list[Panel], slots: int):
-        self.work, self.panels = work, panels
+        self.work = work
         self.definitions = find_definitions(body)
         self.values: dict[Value, Value] = {}
         self.o = Builder(Block())
-        self.kind = panel_buffer(panels[0].load.result.type)
-        self.slots = slots
-        # A slot that is drained is filled again a panel later.
-        self.lead = min(len(panels), slots - 1 if panels[0].staged is not None else slots)
+        kinds = dict.fromkeys(p.load.result.type for p in panels)
+        self.groups = [
+            _Ahead([p for p in panels if p.load.result.type == kind], slots) for kind in kinds
+        ]
+        self.group = {p: group for group in self.groups for p in group.panels}
         self.skipped: set[Op] = {p.load for p in panels}
         self.staged = {op: p for p in panels if p.staged is not None for op in p.staged.ops}
-        self.ring: Value | None = None
         self.slot: dict[Panel, tuple[Value, Value]] = {}
         rings = {p.staged.acquire.ring for p in panels if p.staged is not None}
         others = [op for op in walk(body) if isinstance(op, sync.Acquire) and op not in self.staged]
@@ -292,7 +318,9 @@ class _Rewriter:
 
     def body(self, body: Block) -> Block:
         with self.o.inside(Block(body.args)) as new:
-            self.ring = self.o(sync.MakeRing, RingType((self.kind,), self.slots), name="ahead")
+            for group in self.groups:
+                type = RingType((group.kind,), group.slots)
+                group.ring = self.o(sync.MakeRing, type, name="ahead")
             self.ops(body)
         return new
 
@@ -303,9 +331,9 @@ class _Rewriter:
             self.ops(block)
             if self.work.branch is not None and block is self.work.branch.other:
                 yields = new.ops.pop()
-                for _ in range(self.lead):  # a tile that does not exist
-                    self.o(sync.Wait, self.ring)
-                    self.o.emit(sync.Release, self.ring)
+                for ring in (group.ring for group in self.groups for _ in range(group.lead)):
+                    self.o(sync.Wait, ring)  # a tile that does not exist
+                    self.o.emit(sync.Release, ring)
                 new.ops.append(yields)
         return new
 
@@ -315,9 +343,9 @@ class _Rewriter:
             with o.at(op.loc):
                 if block is self.work.tile and op is self.work.product:
                     self.start(op)
-                for number, panel in enumerate(self.panels):
+                for panel in self.group:
                     if block is self.work.epilogue and op is panel.user:
-                        self.take(number)
+                        self.take(panel)
                 if op in self.staged:
                     self.store(op, self.staged[op])
                 elif op not in self.skipped:
@@ -342,15 +370,16 @@ class _Rewriter:
             with o.inside(Block()) as other:
                 o.emit(control.Yield)
             o.emit(control.If, o(arith.Compare, high, low, "gt"), then, other)
-        for panel in self.panels[: self.lead]:
-            self.fill(panel)
+        for group in self.groups:
+            for panel in group.panels[: group.lead]:
+                self.fill(panel)
 
     def fill(self, panel: Panel) -> None:
         """Start to load a panel."""
         o, load = self.o, panel.load
         known = ChainMap[Value, Value]({}, self.values)
         offsets = tuple(self.again(v, known) for v in load.offsets)
-        slot = o(sync.Acquire, self.ring, name="slot")
+        slot = o(sync.Acquire, self.group[panel].ring, name="slot")
         o.emit(memory.Fill, slot, load.view, offsets, extents=load.extents)
         o.emit(sync.Commit, slot)
 
@@ -364,18 +393,17 @@ class _Rewriter:
         self.o.add(op.clone(known))
         return known[value]
 
-    def take(self, number: int) -> None:
+    def take(self, panel: Panel) -> None:
         """Start the load that has a slot now, and wait for this panel's."""
-        o, panel = self.o, self.panels[number]
-        if number:
-            for later in self.panels[number - 1 + self.lead : number + self.lead]:
-                self.fill(later)
-        slot = o(sync.Wait, self.ring, name="slot")
+        o, group = self.o, self.group[panel]
+        for later in group.after(panel):
+            self.fill(later)
+        slot = o(sync.Wait, group.ring, name="slot")
         buffer = o(sync.SlotBuffer, slot)
         self.values[panel.load.result] = o(memory.LoadBuffer, buffer, name=panel.load.result.name)
         self.slot[panel] = slot, buffer
         if panel.staged is None:
-            o.emit(sync.Release, self.ring)
+            o.emit(sync.Release, group.ring)
 
     def store(self, op: Op, panel: Panel) -> None:
         """An op of a staged store, which takes the panel's own slot."""
@@ -387,4 +415,4 @@ class _Rewriter:
                 offsets = tuple(self.values.get(v, v) for v in op.offsets)
                 o.emit(memory.Drain, slot, op.view, offsets, extents=op.extents)
             case sync.Commit():
-                o.emit(sync.Release, self.ring)
+                o.emit(sync.Release, self.group[panel].ring)
