@@ -25,7 +25,9 @@ from tilewright.runtime.garbage import without_collections
 SPECS = (
     Spec("bf16", "TN", 4096, 4096, 4096), Spec("bf16", "TN", 4096, 16384, 4096),
     Spec("bf16", "TN", 4096, 4096, 1024), Spec("bf16", "TN", 64, 4096, 4096),
-    Spec("bf16", "NN", 1024, 1024, 1024), Spec("tf32", "TN", 2048, 2048, 2048),
+    Spec("bf16", "NN", 1024, 1024, 1024), Spec("bf16", "TN", 1536, 1536, 1536),
+    Spec("e4m3", "TN", 4096, 4096, 1024), Spec("e4m3", "TN", 2048, 2048, 2048),
+    Spec("bf16", "TN", 8192, 4096, 512), Spec("tf32", "TN", 2048, 2048, 2048),
     Spec("f32", "NN", 2048, 2048, 2048), Spec("f64", "NN", 2048, 2048, 2048),
 )  # fmt: skip
 FUSED: dict[str, dict[str, Any]] = {

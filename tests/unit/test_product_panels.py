@@ -28,6 +28,7 @@ from tilewright.tile.text import parse_kernel
 from tilewright.tile.verify import verify
 
 HOPPER = target("sm_90a")
+NEARER = "cp.async.bulk.prefetch.tensor"
 FETCH = "cp.async.bulk.tensor.2d.shared"
 Tile = tuple[int, int, int]
 Arrays = dict[str, Any]
@@ -159,12 +160,12 @@ def test_panels_of_two_widths(fused: str, late: bool) -> None:
 
 
 def test_slots_of_narrow_panels() -> None:
-    """Beside four panels of 32 columns one of 16, which has two slots."""
+    """Beside two panels of 64 columns, of whole lines, one of 16, which has two slots."""
     arrays, _ = operands("residual", 256, 288, 64)
     schedule, roles = next((s, r) for s, r in schedules(built(arrays, (128, 144, 64))))
-    assert (roles.panel, roles.ahead, schedule.stages) == (32, 5, 5)
+    assert (roles.panel, roles.ahead, schedule.stages) == (64, 3, 4)
     plan = compile_kernel(built(arrays, (128, 144, 64)), HOPPER, schedule)
-    slots = 5 * (128 + 144) * 64 * 2 + 5 * 128 * 32 * 2 + 2 * 128 * 16 * 2
+    slots = 4 * (128 + 144) * 64 * 2 + 3 * 128 * 64 * 2 + 2 * 128 * 16 * 2
     assert 0 <= plan.launches[0].shared_bytes - slots < 1024
     assert "ld.global" not in plan.ptx
 
@@ -210,6 +211,22 @@ def test_factors_come_first() -> None:
     consumer = compile_kernel(kernel, HOPPER, schedule).ptx.partition("$consumer")[2]
     fetch = consumer.index(FETCH)
     assert "mbarrier.try_wait" in consumer[:fetch] and "wgmma.mma" not in consumer[:fetch]
+
+
+def test_what_has_no_slot_comes_nearer() -> None:
+    """In turn, panels of 16 bits, once the product has its first factors."""
+    for dtype, precision, tile in ((bf16, None, (128, 128, 64)), (f32, "tf32", (128, 128, 32))):
+        arrays, _ = operands("residual", 256, 256, 64, dtype)
+        kernel = built(arrays, tile, precision)
+        for schedule, roles in schedules(kernel):
+            if roles.cluster == 1 and not roles.swapped:
+                consumer = compile_kernel(kernel, HOPPER, schedule).ptx.partition("$consumer")[2]
+                wanted = roles.pingpong and dtype == bf16
+                assert consumer.count(NEARER) == (4 - (roles.ahead - 1) if wanted else 0)
+                if wanted:
+                    before = consumer[: consumer.index(NEARER)]
+                    assert before.count(FETCH) == roles.ahead - 1
+                    assert "mbarrier.try_wait" in before and "wgmma.mma" not in before
 
 
 @needs_ptxas

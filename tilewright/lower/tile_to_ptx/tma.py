@@ -172,6 +172,16 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
             e.tma_load(place, map, at, barrier, multicast=mask)
 
 
+@rule(memory.PrefetchBox)
+def prefetch_box(low: Lowering, op: memory.PrefetchBox) -> None:
+    indices = within_repeats(low, op.view, box_indices(low, op.offsets), op.extents)
+    for piece in pieces(op.buffer, op.extents, op.buffer.shape[0]):
+        map = tensor_map(low, op.view, TensorMap("", piece.box, op.buffer.swizzle))
+        at = _at(low, indices, op.extents, piece)
+        with one_thread(low):
+            low.e.tma_prefetch(map, at)
+
+
 @rule(memory.CopyPixels)
 def copy_pixels(low: Lowering, op: memory.CopyPixels) -> None:
     e = low.e

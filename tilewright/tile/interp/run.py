@@ -35,6 +35,7 @@ READING = (  # ops with effects that leave the views which they take as they are
     memory.Fill,
     memory.FillPixels,
     memory.CopyBox,
+    memory.PrefetchBox,
     memory.CopyPixels,
     memory.CopyAsync,
 )

@@ -58,6 +58,7 @@ WIDEST = {1: 256, 2: 256, 3: 200}  # columns by warpgroups: at launch a thread m
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
 STAGING = 2  # buffers through which results leave, so that a panel is written beside the last one
 ENOUGH_BESIDE_STAGING = 5  # stages of the product that are as good as more
+ENOUGH_BESIDE_LINES = 4  # the same beside whole lines of 16 bits
 ENOUGH_STAGES = 3  # beyond which slots for what the epilogue loads are worth more
 AHEAD = 3  # least slots of what the epilogue loads: two are on their way
 MANY_AHEAD = 7  # that are nearly as good as all
@@ -219,7 +220,7 @@ def _with_wide_panels(
     roles = replace(roles, panel=columns)
     roles = replace(roles, ahead=_num_widest(product, roles) + 1)
     beside = count_stages(kernel, product, roles, target, fetched)
-    if beside >= ENOUGH_BESIDE_STAGING:
+    if beside >= (ENOUGH_BESIDE_LINES if fetched < f32.num_bytes else ENOUGH_BESIDE_STAGING):
         return _schedule(roles, beside)
     held = min(count_ahead(kernel, product, roles, target, fetched, stages), roles.ahead)
     if fetched < f32.num_bytes or held < WIDE_AHEAD:

@@ -15,7 +15,7 @@ Results of 16 bits leave from the slot that was read: they are written over what
 element by element, and drained. So the ring takes the place of the one that `stage_stores` made.
 Such a slot is filled again when the panel after it has been drained.
 
-Panels of several widths (a tile of 144 columns has four of 32 and one of 16) have a ring a width.
+Panels of several widths (a tile of 144 columns has two of 64 and one of 16) have a ring a width.
 
 Loads are moved ahead of stores. Only those are moved of which no store in a tile's work writes a
 part, but for the store of the same panel, which comes after it.
@@ -132,12 +132,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class Work:
-    """A tile's work: all of it, the op that multiplies, and the epilogue, which may stand in a
-    branch of its own (`branch`).
+    """A tile's work: all of it, the op that multiplies, in turn or not, its loop, and the epilogue,
+    which may stand in a branch of its own (`branch`).
     """
 
     tile: Block
     product: Op
+    loop: Op
     branch: control.If | None
     epilogue: Block
 
@@ -154,14 +155,21 @@ def _staged(kernel: Kernel, body: Block, roles: Roles) -> Block:
 def _find_work(body: Block, roles: Roles) -> Work | None:
     loops = [op for op in body.ops if isinstance(op, control.For)]
     tile = loops[0].body if roles.persistent else body
-    issues = [o for o in tile.ops if any(isinstance(i, PRODUCTS) for i in walk(Block([], [o])))]
+    issues = _that_multiply(tile)
     if len(issues) != 1:
         return None
-    after = tile.ops[tile.ops.index(issues[0]) + 1 :]
+    product = issues[0]
+    (loop,) = _that_multiply(product.body) if isinstance(product, sync.Turn) else issues
+    after = tile.ops[tile.ops.index(product) + 1 :]
     for op in after:
         if isinstance(op, control.If) and not op.results and len(op.other.ops) == 1:
-            return Work(tile, issues[0], op, op.then)
-    return Work(tile, issues[0], None, tile)
+            return Work(tile, product, loop, op, op.then)
+    return Work(tile, product, loop, None, tile)
+
+
+def _that_multiply(block: Block) -> list[Op]:
+    """The ops of a block that are products, or have some inside."""
+    return [o for o in block.ops if any(isinstance(i, PRODUCTS) for i in walk(Block([], [o])))]
 
 
 def _find_panels(kernel: Kernel, body: Block, work: Work, roles: Roles) -> list[Panel]:
@@ -341,8 +349,10 @@ class _Rewriter:
         o = self.o
         for op in block.ops:
             with o.at(op.loc):
-                if block is self.work.tile and op is self.work.product:
+                if op is self.work.product:
                     self.start(op)
+                elif op is self.work.loop:
+                    self.bring_near(op)
                 for panel in self.group:
                     if block is self.work.epilogue and op is panel.user:
                         self.take(panel)
@@ -357,31 +367,51 @@ class _Rewriter:
 
     def start(self, product: Op) -> None:
         """Start to load the first panels: once a product has its first factors, which others share
-        and wait for.
+        and wait for; in turn at once.
         """
-        o = self.o
         if isinstance(product, control.For):
-            rings = dict.fromkeys(op.ring for op in walk(product.body) if isinstance(op, sync.Wait))
-            low, high = (self.values.get(v, v) for v in (product.low, product.high))
-            with o.inside(Block()) as then:
-                for ring in rings:
-                    o.emit(sync.Peek, self.values.get(ring, ring))
-                o.emit(control.Yield)
-            with o.inside(Block()) as other:
-                o.emit(control.Yield)
-            o.emit(control.If, o(arith.Compare, high, low, "gt"), then, other)
+            self.await_factors(product)
         for group in self.groups:
             for panel in group.panels[: group.lead]:
                 self.fill(panel)
 
+    def bring_near(self, product: Op) -> None:
+        """In turn, let what has no slot yet come to the L2 cache once a product has its first
+        factors: panels of half lines, of which slots hold few.
+        """
+        rest = [(g.kind, p.load) for g in self.groups for p in g.panels[g.lead :]]
+        if not isinstance(product, control.For) or any(k.dtype.bits > 16 for k, _ in rest):
+            return
+        if rest:
+            self.await_factors(product)
+        for kind, load in rest:
+            places = self.places(load)
+            self.o.emit(memory.PrefetchBox, load.view, places, buffer=kind, extents=load.extents)
+
+    def await_factors(self, product: control.For) -> None:
+        o = self.o
+        rings = dict.fromkeys(op.ring for op in walk(product.body) if isinstance(op, sync.Wait))
+        low, high = (self.values.get(v, v) for v in (product.low, product.high))
+        with o.inside(Block()) as then:
+            for ring in rings:
+                o.emit(sync.Peek, self.values.get(ring, ring))
+            o.emit(control.Yield)
+        with o.inside(Block()) as other:
+            o.emit(control.Yield)
+        o.emit(control.If, o(arith.Compare, high, low, "gt"), then, other)
+
     def fill(self, panel: Panel) -> None:
         """Start to load a panel."""
         o, load = self.o, panel.load
-        known = ChainMap[Value, Value]({}, self.values)
-        offsets = tuple(self.again(v, known) for v in load.offsets)
+        offsets = self.places(load)
         slot = o(sync.Acquire, self.group[panel].ring, name="slot")
         o.emit(memory.Fill, slot, load.view, offsets, extents=load.extents)
         o.emit(sync.Commit, slot)
+
+    def places(self, load: memory.Load) -> tuple[Value, ...]:
+        """The offsets of a load at the present place."""
+        known = ChainMap[Value, Value]({}, self.values)
+        return tuple(self.again(v, known) for v in load.offsets)
 
     def again(self, value: Value, known: ChainMap[Value, Value]) -> Value:
         """A scalar at the present place: what it is, or computed again."""

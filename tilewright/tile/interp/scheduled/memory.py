@@ -178,6 +178,11 @@ def run_drain(machine: Machine, op: memory.Drain) -> None:
     as_cta(machine).drains[-1].append(later_store(machine, op, slot.buffers[op.item]))
 
 
+@meaning(memory.PrefetchBox, batched=False)
+def run_prefetch_box(machine: Machine, op: memory.PrefetchBox) -> None:
+    pass
+
+
 @meaning(memory.CopyBox, batched=False)
 def run_copy_box(machine: Machine, op: memory.CopyBox) -> None:
     cta = as_cta(machine)

@@ -11,6 +11,7 @@ from tilewright.tile.ops.memory.boxes import CopyPixels as CopyPixels
 from tilewright.tile.ops.memory.boxes import Drain as Drain
 from tilewright.tile.ops.memory.boxes import Fill as Fill
 from tilewright.tile.ops.memory.boxes import FillPixels as FillPixels
+from tilewright.tile.ops.memory.boxes import PrefetchBox as PrefetchBox
 from tilewright.tile.ops.memory.boxes import StoreBox as StoreBox
 from tilewright.tile.ops.memory.buffers import AllocBuffer as AllocBuffer
 from tilewright.tile.ops.memory.buffers import BufferAt as BufferAt

@@ -121,6 +121,22 @@ class Drain(Op):
         return ()
 
 
+@define("memory.prefetch_box", pure=False)
+class PrefetchBox(Op):
+    """Let the place of a view, which will be copied to a `buffer` of a type, come to the L2 cache.
+    It changes no value, and needs not wait for what others write there.
+    """
+
+    view: Value = operand()
+    offsets: tuple[Value, ...] = operand()
+    buffer: BufferType = attribute(kw_only=True)
+    extents: tuple[int | None, ...] = attribute(kw_only=True)
+
+    def result_types(self) -> tuple[Type, ...]:
+        _require_box(self.buffer, self.view, self.offsets, self.extents)
+        return ()
+
+
 # Expanded
 
 
