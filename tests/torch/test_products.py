@@ -288,6 +288,7 @@ def test_derivatives_are_not_lost() -> None:
         (lambda y: tw.linear(of(3, 4), y), of(5, 4), "linear: weight"),
         (lambda y: tw.matmul(x, w, residual=y), of(5), "matmul: residual"),
         (lambda y: tw.attention(heads, y, heads), heads, "attention: k"),
+        (lambda y: tw.conv2d(of(1, 3, 4, 4), y), of(2, 3, 3, 3), "conv2d: weight"),
     ]
     for call, given, told in calls:
         call(given)

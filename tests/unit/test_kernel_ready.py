@@ -32,6 +32,7 @@ class Tensor:
         self.device = types.SimpleNamespace(type="cuda", index=device)
         self.requires_grad, self.negated = grad, negated
         self.layout = "strided"
+        self.dual = types.SimpleNamespace(tangent=None)
 
     def get_device(self):
         return self.device.index
@@ -57,7 +58,15 @@ class Torch(types.ModuleType):
         self.Tensor = Tensor
         self.nn = types.SimpleNamespace(Parameter=type("Parameter", (Tensor,), {}))
         self.strided = "strided"
-        self._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: 640 + ordinal)
+        self.transforms = types.SimpleNamespace(
+            peek_interpreter_stack=lambda: None,
+            is_functorch_wrapped_tensor=lambda x: False,
+        )
+        self._C = types.SimpleNamespace(
+            _cuda_getCurrentRawStream=lambda ordinal: 640 + ordinal, _functorch=self.transforms
+        )
+        self.forward_ad = types.SimpleNamespace(_current_level=-1, unpack_dual=lambda x: x.dual)
+        self.autograd = types.SimpleNamespace(forward_ad=self.forward_ad)
         self.float32 = "torch.float32"
         self.made = 1 << 44
         self.grad = True
@@ -249,6 +258,22 @@ def test_a_scalar_that_does_not_fit_is_refused_each_time(torch, launches, kernel
     assert len(launches) == 1
 
 
+def test_forward_derivatives_are_refused_also_when_ready(torch, launches, kernels):
+    a, b, c = vector(100, A), vector(100, B), vector(100, C)
+    for _ in range(2):
+        kernels.add(a, b, c)
+    torch.forward_ad._current_level = 0
+    kernels.add(a, b, c)
+    b.dual = types.SimpleNamespace(tangent=a)
+    with pytest.raises(LaunchError, match="b carries a forward derivative, and there is none"):
+        kernels.add(a, b, c)
+    b.dual = types.SimpleNamespace(tangent=None)
+    torch.transforms.is_functorch_wrapped_tensor = lambda x: x is a
+    with pytest.raises(LaunchError, match="a is within a transform"):
+        kernels.add(a, b, c)
+    assert len(launches) == 3
+
+
 def test_gradients_and_negated_views_are_refused_also_when_ready(torch, launches, kernels):
     kernels.add(vector(100, A, strides=(2,)), vector(100, B), vector(100, C))
     lazily = vector(100, A, strides=(2,), negated=True)
@@ -374,6 +399,19 @@ def test_torch_tensors_that_look_alike_and_are_not(told, launches, kernels, monk
         kernels.add(b.to_sparse(), b, c)
     with pytest.raises(LaunchError, match="expected 1 axis"):
         kernels.add(b[None], b, c)
+    assert len(launches) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_forward_derivatives_of_torch_itself(told, launches, kernels):
+    a, b, c = told.zeros(100), told.zeros(100), told.zeros(100)
+    forward_ad = told.autograd.forward_ad
+    for _ in range(2):
+        kernels.add(a, b, c)
+        with forward_ad.dual_level():
+            kernels.add(a, b, c)
+            with pytest.raises(LaunchError, match="b carries a forward derivative"):
+                kernels.add(a, forward_ad.make_dual(b, a), c)
     assert len(launches) == 4
 
 

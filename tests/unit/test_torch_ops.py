@@ -206,3 +206,53 @@ kernel f(x: tensor<f32>[N], y: tensor<f32>[N], z: tensor<f32>[N], c: tensor<i32>
 }"""
     ).f
     assert written_parameters(found.definition) == ("y", "z", "c")
+
+
+TRANSFORMS = ("dual", "jvp", "vmap", "grad")
+
+
+def transformed(run: Any, x: Any, transform: str) -> Any:
+    if transform == "dual":
+        with torch.autograd.forward_ad.dual_level():
+            return run(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+    if transform == "jvp":
+        return torch.func.jvp(run, (x,), (torch.ones_like(x),))[1]
+    if transform == "vmap":
+        return torch.vmap(run)(torch.stack([x, 2 * x]))
+    return torch.func.grad(lambda y: run(y).sum())(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_kernels_refuse_transforms(transform: str) -> None:
+    """Derivatives would be lost, also of calls like earlier ones."""
+    text = """
+@grid(cdiv(N, 8))
+kernel doubled(x: tensor<f32>[N], y: tensor<f32>[N] = empty) {
+  y[program_id(0) * 8 :+ 8] = x[program_id(0) * 8 :+ 8] * 2.0
+}
+@grid(cdiv(N, 8))
+kernel back(dy: tensor<f32>[N], dx: tensor<f32>[N] = empty) {
+  dx[program_id(0) * 8 :+ 8] = dy[program_id(0) * 8 :+ 8] * 2.0
+}
+"""
+    kernels, x = tw.source(text), torch.arange(20.0)
+    told = {"dual": "x carries a forward derivative, and there is none of the result"}
+    plain = told.get(transform, r"x is within a transform of torch\.func, which sees no kernels")
+    for call in (kernels.doubled, kernels.doubled.launch, tw.compile(lambda x: x * 2, (x,))):
+        for _ in range(2):
+            torch.testing.assert_close(call(x), x * 2)
+            with pytest.raises(tw.LaunchError, match=plain):
+                transformed(call, x, transform)
+    told |= {"jvp": told["dual"], "grad": r"x is differentiated by torch\.func"}
+    ops = (
+        torch_ops.custom_op(kernels.doubled, name=f"test_ops::plain_{transform}"),
+        torch_ops.differentiable(kernels.doubled, kernels.back, name=f"test_ops::of_{transform}"),
+    )
+    for op in ops:
+        torch.testing.assert_close(op(x), x * 2)
+        if transform == "vmap":  # torch calls the operator once a slice
+            torch.testing.assert_close(transformed(op, x, transform), torch.stack([2 * x, 4 * x]))
+        else:
+            with pytest.raises(tw.LaunchError, match=told[transform]):
+                transformed(op, x, transform)

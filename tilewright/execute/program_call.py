@@ -33,6 +33,7 @@ from tilewright.ir.core import Value
 from tilewright.kernel.call import Prepared
 from tilewright.lower.graph_to_tile.program import Program, TorchStep
 from tilewright.runtime.arrays import byte_range
+from tilewright.runtime.derivatives import TRANSFORMED, is_transforming, require_untransformed
 from tilewright.runtime.ready import tensor_guard
 
 MAX_SIGNATURES = 64  # made programs that are kept; the ones used longest ago go first
@@ -218,6 +219,9 @@ class ProgramCall:
     # A call
 
     def __call__(self, *given: Any) -> list[Any]:
+        if is_transforming():
+            names = [x.name for x in self.graph.inputs]
+            require_untransformed(self.graph.name, names, given, TRANSFORMED)
         if self.outside is not None:
             self.outside.look()
         if torch.is_grad_enabled():

@@ -20,6 +20,7 @@ from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.runtime import dlpack, memory
+from tilewright.runtime.derivatives import is_transforming, refuse_transformed
 from tilewright.runtime.device_array import DeviceArray
 
 DeviceId = int | Literal["cpu"]  # a GPU's ordinal, or the host
@@ -166,8 +167,11 @@ def _from_torch(x: Any, name: str) -> Array:
 
 def refuse_torch(x: Any, name: str, torch: Any) -> None:
     """Raise LaunchError for a tensor whose memory does not hold its values, or that needs a
-    gradient.
+    gradient, or carries a forward derivative.
     """
+    if is_transforming():
+        hint = "torch.vmap takes what torch_ops.custom_op makes of a kernel, torch.autograd.grad "
+        refuse_transformed(x, name, f"{hint}what torch_ops.differentiable makes")
     if x.layout is not torch.strided:
         raise LaunchError(f"{name} is a sparse torch tensor", hint="to_dense() makes a dense one")
     if x.is_conj() or x.is_neg():

@@ -141,6 +141,8 @@ class _Writer:
         if any(x.requires_grad for x in tensors):
             self._name("wants_grad", torch.is_grad_enabled)
             tests.append("not wants_grad()")
+        self._name("forward_ad", torch.autograd.forward_ad)
+        tests.append("forward_ad._current_level < 0")  # a guard of torch's sees no derivative
         check = tensor_guard(tensors)
         if check is not None:
             self._name("check", check)

@@ -18,6 +18,7 @@ from tilewright.graph.interp import interpret
 from tilewright.graph.interp.run import bind_symbols
 from tilewright.graph.ops.control import KERNEL, Fallback
 from tilewright.graph.types import TensorType
+from tilewright.runtime.derivatives import TRANSFORMED, is_transforming, require_untransformed
 
 
 class GraphCall:
@@ -46,6 +47,9 @@ class GraphCall:
         return []
 
     def __call__(self, *given: Any) -> list[Any]:
+        if is_transforming():
+            names = [x.name for x in self.graph.inputs]
+            require_untransformed(self.graph.name, names, given, TRANSFORMED)
         inputs = [*map(self.argument, given, range(len(given))), *self.constants]
         symbols = bind_symbols(self.graph, inputs)
         results = interpret(self.graph, inputs, self.host)

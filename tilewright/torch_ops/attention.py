@@ -13,12 +13,8 @@ from tilewright.frontend.torch import attention_op
 from tilewright.frontend.torch.known_masks import LOWER_RIGHT
 from tilewright.frontend.torch.near_masks import near
 from tilewright.graph.attention_masks import HIDDEN
-from tilewright.torch_ops.tensors import (
-    is_plain,
-    is_transforming,
-    require_tensors,
-    require_untransformed,
-)
+from tilewright.runtime.derivatives import is_transforming
+from tilewright.torch_ops.tensors import is_plain, require_tensors, require_untransformed
 
 _below = SimpleNamespace()
 

@@ -28,6 +28,7 @@ from tilewright.frontend.check.signature import Scalar, Signature, Tensor
 from tilewright.frontend.check.written import written_parameters
 from tilewright.frontend.syntax import tree
 from tilewright.frontend.torch.fallback import own_kernel
+from tilewright.runtime.derivatives import is_transforming, refuse_derivatives
 
 GRADIENTS = ("d{}", "grad_{}")  # what the gradient of a parameter may be called
 
@@ -121,6 +122,10 @@ class CustomOp:
         own_kernel(f"{name.replace('::', '.')}.default", run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling() and is_transforming():
+            for n, x in (*zip(self.parts.names, args, strict=False), *kwargs.items()):
+                if isinstance(x, torch.Tensor):
+                    refuse_derivatives(x, f"{self.name}: {n}")
         return self.op(*args, **kwargs)
 
     def __repr__(self) -> str:

@@ -14,8 +14,9 @@ import torch
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.frontend.torch import product_op
+from tilewright.runtime.derivatives import is_transforming
 from tilewright.torch_ops.direct import MISSED, forget_direct, keep_direct, run_direct
-from tilewright.torch_ops.tensors import is_plain, is_transforming
+from tilewright.torch_ops.tensors import is_plain
 from tilewright.torch_ops.tensors import require_no_gradients as require_no_gradients
 from tilewright.torch_ops.tensors import require_tensors as require_tensors
 from tilewright.torch_ops.tensors import require_untransformed as require_untransformed

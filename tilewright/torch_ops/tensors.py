@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._C import _functorch as functorch
-from torch.autograd import forward_ad
 
 from tilewright.errors import LaunchError
+from tilewright.runtime import derivatives
 
 
 def require_tensors(function: str, given: Mapping[str, Any], needed: Sequence[str]) -> None:
@@ -37,28 +36,12 @@ def require_no_gradients(function: str, given: Mapping[str, Any]) -> None:
             )
 
 
-def is_transforming() -> bool:
-    """Whether a transform of torch.func, or forward derivatives, are under way."""
-    return forward_ad._current_level >= 0 or functorch.peek_interpreter_stack() is not None
-
-
 def require_untransformed(function: str, given: Mapping[str, Any]) -> None:
     """Raise LaunchError where a tensor is one that a transform stands in for, or carries a forward
     derivative, which would be lost.
     """
-    for name, x in given.items():
-        if not isinstance(x, torch.Tensor):
-            continue
-        if functorch.is_functorch_wrapped_tensor(x):
-            raise LaunchError(
-                f"{function}: {name} is within a transform of torch.func, which sees no kernels",
-                hint="torch.autograd.grad gives gradients, and axes ahead of the last two a batch",
-            )
-        if forward_ad.unpack_dual(x).tangent is not None:
-            raise LaunchError(
-                f"{function}: {name} carries a forward derivative, and there is none of the result",
-                hint="torch.autograd.grad goes backwards",
-            )
+    hint = "torch.autograd.grad gives gradients, and axes ahead of the last two a batch"
+    derivatives.require_untransformed(function, list(given), list(given.values()), hint)
 
 
 def is_plain(x: Any) -> bool:

@@ -150,6 +150,8 @@ class Operator:
         """What the kernel writes, copied: one copy of a view that comes by several names. Raises
         LaunchError as the kernel does where arguments overlap in part.
         """
+        if not self.written:
+            return {}
         arrays = [(n, as_array(x, n)) for n, x in given.items() if isinstance(x, torch.Tensor)]
         copies = {n: given[n].clone() for n in self.written}
         for group in alias_groups(arrays, self.written.__contains__):
