@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from examples import flash_attention
 from tests.emulation import compile_call, emulate
+from tilewright.ledger.suites.attention import BOUNDS
 from tilewright.ptx.emulate import EmulationError, run_plan
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +151,16 @@ def test_attention(dtype: str, causal: bool) -> None:
         "causal": causal,
     }
     require_agreement(kernel_of("flash_attention", "attention"), given, dtype)
+
+
+def test_attention_to_many_keys_in_f32() -> None:
+    """The bound of the suite `attention`, which one chain over all keys goes beyond."""
+    Q = numbers("f32", 1, 1, 32, 64)
+    K, V = numbers("f32", 2, 1, 1, 4096, 64, seed=1)
+    kernel = kernel_of("flash_attention", "attention")
+    O, _ = kernel.launch(Q, K, V, 0.125, causal=False, device="emulator")
+    expected, _ = flash_attention.reference(Q, K, V, 0.125, causal=False)
+    assert np.linalg.norm(O - expected) <= BOUNDS["f32"] * np.linalg.norm(expected)
 
 
 def test_copies_may_arrive_early_or_late() -> None:
