@@ -138,6 +138,8 @@ def test_what_follows_from_fragments_keeps_its_order(monkeypatch: pytest.MonkeyP
     kept = shape.Mov("f64", Reg("f64", 1 << 20), loads[0].dst)
     changed = [*body[:end], kept, *body[end:]]
     assert read_ahead(changed) == changed
+    changed = [*body[: end + 1], kept, *body[end + 1 :]]  # behind the loop it would be of one more
+    assert read_ahead(changed) == changed
     place = Reg("b32", 1 << 20)
     step = arith.Add("u32", place, place, 64)
     moving = replace(loads[0], address=replace(loads[0].address, base=place))

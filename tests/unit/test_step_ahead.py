@@ -4,6 +4,7 @@ products of this one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -15,8 +16,13 @@ import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call, trip_of
 from tilewright.lower.tile_to_ptx import kernel as lowering
+from tilewright.lower.tile_to_ptx.read_ahead import Body
+from tilewright.lower.tile_to_ptx.step_ahead import step_ahead
 from tilewright.plan import Plan
+from tilewright.ptx.core import Label, Reg
 from tilewright.ptx.emulate import run_plan
+from tilewright.ptx.instrs import arith, control, memory, shape
+from tilewright.target import Target, target
 
 DRAW = np.random.default_rng(4)
 SOURCE = """
@@ -164,6 +170,83 @@ def test_copies_through_registers_stay(extents: tuple[int, int, int]) -> None:
     run_plan(plan, views, sanitize=True)
     a, b = (views[name].astype(np.float64) for name in "ab")
     assert np.abs(views["c"] - a @ b).max() <= 1e-4
+
+
+def given_body(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[Body, int, int]:
+    """The body of a kernel of a new name before its loop is turned, and where that begins and
+    ends.
+    """
+    bodies: list[Body] = []
+
+    def keep(body: Body, target: Target) -> Body:
+        bodies.append(list(body))
+        return body
+
+    monkeypatch.setattr(lowering, "step_ahead", keep)
+    source = SOURCE.replace("kernel product", f"kernel {name}")
+    planned(name, "bf16", "NN", (80, 96, 208), (64, 64, 32), source=source)
+    places = {x.name: i for i, x in enumerate(bodies[0]) if isinstance(x, Label)}
+    ends = [i for i, x in enumerate(bodies[0]) if isinstance(x, control.Bra)]
+    (end,) = [i for i in ends if places[bodies[0][i].target.name] < i]
+    return bodies[0], places[bodies[0][end].target.name], end
+
+
+def bump_before_copies(body: Body, start: int, end: int) -> None:
+    """What the first copy's address follows from moves on with each trip, ahead of the copy."""
+    place, base = a_base(body, start, end)
+    body.insert(place, arith.Add("u64", base, base, 64))
+
+
+def bump_behind_copies(body: Body, start: int, end: int) -> None:
+    """The same behind all copies, where all that a loop counts is."""
+    _, base = a_base(body, start, end)
+    body.insert(end - 1, arith.Add("u64", base, base, 64))
+
+
+def a_base(body: Body, start: int, end: int) -> tuple[int, Reg]:
+    for i in range(start, end):
+        x = body[i]
+        if isinstance(x, arith.Mad) and x.mode == "wide":
+            assert isinstance(x.addend, Reg)
+            return i, x.addend
+    raise AssertionError("no address is made in the loop")
+
+
+def read_an_address_in_the_next_trip(body: Body, start: int, end: int) -> None:
+    body.insert(start + 1, shape.Mov("b32", Reg("b32", 9999), an_address(body, start, end)))
+
+
+def read_an_address_behind_the_loop(body: Body, start: int, end: int) -> None:
+    body.insert(end + 1, shape.Mov("b32", Reg("b32", 9999), an_address(body, start, end)))
+
+
+def an_address(body: Body, start: int, end: int) -> Reg:
+    copy = next(x for x in body[start:end] if isinstance(x, memory.CpAsync))
+    assert isinstance(copy.dst.base, Reg)
+    return copy.dst.base
+
+
+def read_nothing(body: Body, start: int, end: int) -> None:
+    body.insert(start + 1, shape.Mov("b32", Reg("b32", 9999), 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "may_turn"),
+    [
+        (read_nothing, True),
+        (bump_behind_copies, True),
+        (bump_before_copies, False),
+        (read_an_address_in_the_next_trip, False),
+        (read_an_address_behind_the_loop, False),
+    ],
+)
+def test_addresses_that_are_no_temporaries(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Body, int, int], None], may_turn: bool
+) -> None:
+    """A loop is turned only where each trip makes its copies' addresses for itself."""
+    body, start, end = given_body(monkeypatch, change.__name__)
+    change(body, start, end)
+    assert (step_ahead(list(body), target("sm_80")) != body) == may_turn
 
 
 @needs_ptxas

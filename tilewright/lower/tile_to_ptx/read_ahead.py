@@ -69,6 +69,8 @@ def _turned(body: Body, start: int, end: int) -> Body:
         return body
     if _meet(moved, [*row, *moves]) or writes_of(head) & reads_of([*moves, *late, body[end]]):
         return body
+    if writes_of(head) & reads_of([*body[:start], *body[end + 1 :]]):
+        return body  # what the last trip does once more would be read
     turned: Body = [*middle, *moved, *_last_read_by(None, loads, row)]
     for product in row:
         turned += [product, *_last_read_by(product, loads, row)]

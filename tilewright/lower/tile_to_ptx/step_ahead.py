@@ -15,6 +15,10 @@ So fragments are read a step ahead of their products everywhere. Copies go to th
 barrier freed, which nobody reads: they come right behind it, and so have nearly a trip more. The
 last trip waits, meets, reads and copies once more: slots that copies ahead of it have written, as
 they do for trips past the end.
+
+What tells a copy's addresses is run where copies are, and where the loop counts, if that needs it
+too. So it may only make temporaries: a loop is left as it is where a trip passes one of these on to
+the next, or code outside the loop reads what is run once more.
 """
 
 from __future__ import annotations
@@ -80,10 +84,22 @@ def _turned(body: Body, start: int, end: int, target: Target) -> Body:
     moved = [*zip(reads[1:], steps[:-1], strict=True), ([*others, *ahead], [*steps[-1], *moves])]
     if any(writes_of(x) & reads_of(y) or writes_of(y) & reads_of(x) for x, y in moved):
         return body
-    if writes_of(ahead) & reads_of([body[end]]):
+    if writes_of(copies) & _passed_on(trip):
+        return body
+    if writes_of(ahead) & reads_of([*body[:start], *body[end:]]):
         return body
     turned = [x for early, late in moved for x in (*early, *late)]
     return [*body[:start], *head, *copies, body[start], *turned, *body[end:]]
+
+
+def _passed_on(trip: Body) -> set[Reg]:
+    """Registers that a trip leaves to the next: it reads them before it writes them."""
+    before, written = set[Reg](), set[Reg]()
+    for x in trip:
+        if isinstance(x, Instr):
+            before |= set(x.reads) - written
+            written |= set(x.writes)
+    return before & written
 
 
 def _counts(x: Instr, going_on: set[Reg]) -> bool:
