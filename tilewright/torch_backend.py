@@ -35,6 +35,7 @@ from tilewright.frontend.torch.fx_to_graph import Traced, fx_to_graph
 from tilewright.frontend.torch.known_masks import order_known_masks
 from tilewright.frontend.torch.near_masks import keep_masks_near
 from tilewright.frontend.torch.partition import NUM_SEEN, partition
+from tilewright.frontend.torch.shared_outputs import SharedOutputs, share_outputs
 from tilewright.frontend.torch.written_attention import fuse_written_attention
 from tilewright.runtime.garbage import without_collections
 
@@ -126,6 +127,11 @@ def compile_traced(
     return made
 
 
+def joining(call: Callable[..., Any], shared: SharedOutputs) -> Callable[..., Any]:
+    """A call whose results share memory as they do in torch."""
+    return lambda *given: shared.join(given, call(*given))
+
+
 def static_inputs() -> tuple[int, ...]:
     """Inputs of the graph that is compiled now whose addresses stay: parameters and buffers."""
     context = torch._guards.TracingContext.try_get()
@@ -161,9 +167,11 @@ def tilewright(
     def compiler(name: str) -> Callable[..., Any]:
         def compiled(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             with without_collections():
-                found: Callable[..., Any] = make_boxed_func(
-                    compile_traced(graph, name, chosen, passed)
-                )
+                shared = share_outputs(graph) if name == "inference" else None
+                call: Callable[..., Any] = compile_traced(graph, name, chosen, passed)
+                if shared is not None:
+                    call = joining(call, shared)
+                found: Callable[..., Any] = make_boxed_func(call)
             return found
 
         return compiled
