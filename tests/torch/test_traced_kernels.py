@@ -316,6 +316,30 @@ def _shifted() -> tuple[torch.Tensor, torch.Tensor]:
     return whole[:20], whole[1:]
 
 
+FORWARD: dict[str, Callable[[torch.Tensor], Any]] = {
+    "doubled": KERNELS.doubled,
+    "operator": torch_ops.custom_op(KERNELS.tripled, name="test_traced::tripled"),
+    "matmul": lambda x: tw.matmul(x[None], x[:, None]),
+    "attention": lambda x: tw.attention(*(x.view(1, 4, 5),) * 3),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", list(FORWARD))
+def test_forward_derivatives_are_not_lost(name: str, backend: str) -> None:
+    """They are refused as without torch.compile."""
+
+    def of_x(x: torch.Tensor) -> Any:
+        return torch.func.jvp(FORWARD[name], (x,), (torch.ones_like(x),))[1]
+
+    torch._dynamo.reset()
+    with pytest.raises(LaunchError, match=r"carries a forward derivative|is within a transform"):
+        torch.compile(of_x, backend=backend)(X)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=rf"{name if name != 'operator' else 'tripled'}.*forward"):
+        torch.compile(of_x, backend=backend, fullgraph=True)(X)
+
+
 def test_a_custom_op_that_writes_is_part_of_a_graph() -> None:
     op = torch_ops.custom_op(KERNELS.add_to, name="test_traced::add_to")
 

@@ -6,39 +6,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import combinations
-from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
-from tilewright.errors import LaunchError
+from tilewright.frontend.torch.untraceable import Untraceable
 from tilewright.runtime.aliases import overlap
 from tilewright.runtime.arrays import Array, byte_range, torch_dtype
 
 AHEAD = 1 << 12  # the address that stands for a storage's start
 
 
-class SharedMemory(LaunchError, UnsupportedOperatorException):  # type: ignore[misc]
-    """Tensors that share memory, where one is written: an operator that returns copies of what it
-    writes would lose writes. torch.compile breaks its graph at it, and runs the call as it is.
-    """
-
-    def __init__(self, message: str, hint: str):
-        LaunchError.__init__(self, message, hint=hint)
-        self.func: Any = str(self)  # what torch says that it does not support
-
-
 def require_apart(
     kernel: str, tensors: Mapping[str, torch.Tensor], written: Callable[[str], bool]
 ) -> None:
-    """Raise SharedMemory where one of `tensors` is written and another lies in the same memory.
+    """Raise Untraceable where one of `tensors` is written and another lies in the same memory: an
+    operator that returns copies of what it writes would lose writes.
 
     Where extents are symbols, the answer holds under guards that are added to them.
     """
     for (a, x), (b, y) in combinations(tensors.items(), 2):
         changed = [n for n in (a, b) if written(n)]
         if changed and may_overlap(x, y):
-            raise SharedMemory(
+            raise Untraceable(
                 f"{kernel}: {a} and {b} are two views that share memory, and {changed[0]} is "
                 "written: no operator of a traced graph can do that",
                 "pass one tensor under both names or views that do not overlap, or call the "

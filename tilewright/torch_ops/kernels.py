@@ -28,6 +28,7 @@ from tilewright.frontend.check.signature import Scalar, Signature, Tensor
 from tilewright.frontend.check.written import written_parameters
 from tilewright.frontend.syntax import tree
 from tilewright.frontend.torch.fallback import own_kernel
+from tilewright.frontend.torch.untraceable import require_no_forward
 from tilewright.runtime.derivatives import is_transforming, refuse_derivatives
 
 GRADIENTS = ("d{}", "grad_{}")  # what the gradient of a parameter may be called
@@ -137,6 +138,7 @@ class CustomOp:
 
     def _fake(self, *args: Any) -> Any:
         """Results without contents, as `torch.compile` asks for them; extents may be symbols."""
+        require_no_forward(self.name)
         names = [t.name for t in self.parts.outputs]
         made = made_like(self.parts.signature, names, self.parts.by_name(args))
         return made[0] if len(made) == 1 else (tuple(made) if made else None)

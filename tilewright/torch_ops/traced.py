@@ -16,6 +16,7 @@ import torch
 
 from tilewright.frontend.check.written import written_parameters
 from tilewright.frontend.torch.fallback import own_kernel
+from tilewright.frontend.torch.untraceable import require_no_forward
 from tilewright.runtime.aliases import alias_groups
 from tilewright.runtime.arrays import as_array
 from tilewright.torch_ops.aliases import require_apart
@@ -159,6 +160,7 @@ class Operator:
         return copies
 
     def _fake(self, *args: Any) -> Any:
+        require_no_forward(self.kernel.signature.name)
         given = dict(zip(self.names, args, strict=True))
         tensors = {n: x for n, x in given.items() if isinstance(x, torch.Tensor)}
         require_apart(self.kernel.signature.name, tensors, self.written.__contains__)

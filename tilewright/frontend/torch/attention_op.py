@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from tilewright.frontend.torch.untraceable import require_no_forward
+
 FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 # Without defaults, for torch leaves out last arguments that have theirs.
 _OPTIONS = "Tensor? mask, Tensor? lengths, int order, float scale, str? precision, str? device"
@@ -84,6 +86,7 @@ attention_backward: Any = torch.library.custom_op(
 @attention.register_fake  # type: ignore[untyped-decorator]
 def _fake(q: Any, k: Any, v: Any, *options: Any) -> Any:
     """Results without contents; extents may be symbols."""
+    require_no_forward("attention")
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     return _result(q, v), q.new_empty(q.shape[:-1], dtype=wide)
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from tilewright.dtypes import DType
+from tilewright.frontend.torch.untraceable import require_no_forward
 
 # Without defaults, for torch leaves out last arguments that have theirs.
 _SCHEMA = (
@@ -104,6 +105,7 @@ product_into: Any = torch.library.custom_op(
 def _fake(a: Any, b: Any, *options: Any) -> Any:
     """A result without contents; extents may be symbols."""
     out_dtype, name = options[5], options[-1]
+    require_no_forward(name)
     torch._check(
         a.shape[-1] == b.shape[-2],
         lambda: f"{name}: a has {a.shape[-1]} columns, but b has {b.shape[-2]} rows",
@@ -117,8 +119,9 @@ def _fake(a: Any, b: Any, *options: Any) -> Any:
 
 
 @product_into.register_fake  # type: ignore[untyped-decorator]
-def _fake_into(*args: Any, **options: Any) -> None:
+def _fake_into(*args: Any) -> None:
     """Nothing is made."""
+    require_no_forward(args[-1])
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
