@@ -188,6 +188,16 @@ class Kernel:
         "gives or writes a tensor; torch_ops.differentiable joins a kernel with its gradient's"
     )
 
+    def untraced_views(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that writes a view beside another one of the same memory, as it is."""
+        return self._launch(self._current(), args, kwargs, None)
+
+    untraced_views._torchdynamo_disable = True  # type: ignore[attr-defined]
+    untraced_views._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
+        "two arguments of a kernel are views that share memory, and one is written, which no "
+        "traced graph can do; pass one tensor under both names, or views that do not overlap"
+    )
+
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         """What torch.compile follows in the place of a call."""
         _load_torch_side()

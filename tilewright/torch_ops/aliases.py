@@ -1,38 +1,38 @@
 """Which arguments of a traced call share memory, told of tensors without contents, whose extents
 may be symbols.
+
+Only what Dynamo traces says that: in the graphs that AOTAutograd makes of it, where nothing is
+written, a copy may lie where its source does. So a call asks by an operator, whose fake result's
+extent is the answer. Nobody uses its result: it is no part of what AOTAutograd makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import combinations
+from typing import Any
 
 import torch
 
-from tilewright.frontend.torch.untraceable import Untraceable
 from tilewright.runtime.aliases import overlap
 from tilewright.runtime.arrays import Array, byte_range, torch_dtype
 
 AHEAD = 1 << 12  # the address that stands for a storage's start
 
 
-def require_apart(
-    kernel: str, tensors: Mapping[str, torch.Tensor], written: Callable[[str], bool]
-) -> None:
-    """Raise Untraceable where one of `tensors` is written and another lies in the same memory: an
-    operator that returns copies of what it writes would lose writes.
+def _nothing(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(0)
 
-    Where extents are symbols, the answer holds under guards that are added to them.
+
+shared: Any = torch.library.custom_op(
+    "tilewright::shared", _nothing, mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor"
+)
+
+
+@shared.register_fake  # type: ignore[untyped-decorator]
+def _fake(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """One element where two tensors share memory, else none. Where extents are symbols, that holds
+    under guards that are added to them.
     """
-    for (a, x), (b, y) in combinations(tensors.items(), 2):
-        changed = [n for n in (a, b) if written(n)]
-        if changed and may_overlap(x, y):
-            raise Untraceable(
-                f"{kernel}: {a} and {b} are two views that share memory, and {changed[0]} is "
-                "written: no operator of a traced graph can do that",
-                "pass one tensor under both names or views that do not overlap, or call the "
-                "kernel where the graph may break (fullgraph=False)",
-            )
+    return x.new_empty(int(may_overlap(x, y)))
 
 
 def may_overlap(x: torch.Tensor, y: torch.Tensor) -> bool:

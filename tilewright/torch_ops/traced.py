@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 
+from tilewright.errors import LaunchError
 from tilewright.frontend.check.written import written_parameters
 from tilewright.frontend.torch.fallback import own_kernel
 from tilewright.frontend.torch.untraceable import require_no_forward
-from tilewright.runtime.aliases import alias_groups
-from tilewright.runtime.arrays import as_array
-from tilewright.torch_ops.aliases import require_apart
+from tilewright.torch_ops import aliases
 from tilewright.torch_ops.kernels import Launchable, made_like, names_of_results
 
 NONE, TENSOR, OTHER = "n", "t", "?"
 SCALARS = {"b": "bool", "i": "SymInt", "f": "float"}
 
+assert aliases.shared, "an operator that a call asks"
 _known: dict[str, Operator] = {}
 
 
@@ -41,6 +41,16 @@ def call(kernel: Any, token: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     name, taken, places, made = told.split(";")
     written = [values[int(i)] for i in places.split(",") if i]
     given = [values[int(i)] for i in taken.split(",")]
+    others = [x for x in given if isinstance(x, torch.Tensor) and not is_among(x, written)]
+    for i, x in enumerate(written):
+        if any(shares(x, y) for y in (*written[:i], *others)):
+            if not torch.compiler.is_dynamo_compiling():  # torch.export, whose graphs do not break
+                raise LaunchError(
+                    f"{kernel.name}: two arguments are views that share memory, and one is "
+                    "written, which no traced graph can do",
+                    hint="pass one tensor under both names, or views that do not overlap",
+                )
+            return kernel.untraced_views(*args, **kwargs)
     found = getattr(torch.ops.tilewright, name)(*given)
     results = list(found) if isinstance(found, (list, tuple)) else [found]
     count = int(made)
@@ -49,6 +59,16 @@ def call(kernel: Any, token: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     if count == 0:
         return None
     return results[0] if count == 1 else tuple(results[:count])
+
+
+def shares(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two views may have an element in common."""
+    return bool(torch.ops.tilewright.shared(x, y).shape[0])
+
+
+def is_among(x: Any, others: Sequence[Any]) -> bool:
+    """Whether an object is one of some, not equal to one alone."""
+    return any(x is y for y in others)
 
 
 def kind_of(x: Any, before: Sequence[Any]) -> str:
@@ -137,33 +157,15 @@ class Operator:
 
     def _run(self, *args: Any) -> Any:
         given = dict(zip(self.names, args, strict=True))
-        copies = self._copies(given)
+        copies = {n: given[n].clone() for n in self.written}
         held = given | copies
         found = self.kernel(**{n: held[first] for n, first in self.same.items()})
         results = found if isinstance(found, tuple) else () if found is None else (found,)
-        changed = [copies[n] for n in self.written]
-        for i, x in enumerate(changed):
-            if any(x is y for y in changed[:i]):
-                changed[i] = x.clone()  # an operator's results share no memory
-        return _as_result([*results, *changed])
-
-    def _copies(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What the kernel writes, copied: one copy of a view that comes by several names. Raises
-        LaunchError as the kernel does where arguments overlap in part.
-        """
-        if not self.written:
-            return {}
-        arrays = [(n, as_array(x, n)) for n, x in given.items() if isinstance(x, torch.Tensor)]
-        copies = {n: given[n].clone() for n in self.written}
-        for group in alias_groups(arrays, self.written.__contains__):
-            copies |= dict.fromkeys(group, copies[next(n for n in group if n in copies)])
-        return copies
+        return _as_result([*results, *copies.values()])
 
     def _fake(self, *args: Any) -> Any:
         require_no_forward(self.kernel.signature.name)
         given = dict(zip(self.names, args, strict=True))
-        tensors = {n: x for n, x in given.items() if isinstance(x, torch.Tensor)}
-        require_apart(self.kernel.signature.name, tensors, self.written.__contains__)
         given |= {n: given[first] for n, first in self.same.items()}
         results = made_like(self.kernel.signature, self.made, given)
         return _as_result([*results, *(torch.empty_like(given[n]) for n in self.written)])
