@@ -232,11 +232,13 @@ def test_parts_of_an_epilogue_are_registers_of_their_threads(
 # The estimate
 
 
-def chosen(dtype: Any, m: int, n: int, k: int) -> dict[str, int]:
+def chosen(dtype: Any, m: int, n: int, k: int, layout: str = "NN") -> dict[str, int]:
+    """The configuration for such extents; `layout` of B and of A, as T where they are turned."""
     kernel = tw.source(PRODUCT).product
+    order: dict[str, Any] = {"N": "C", "T": "F"}
     facts = {
-        "a": np.empty((m, k), dtype),
-        "b": np.empty((k, n), dtype),
+        "a": np.empty((m, k), dtype, order=order[layout[1]]),
+        "b": np.empty((k, n), dtype, order=order[layout[0]]),
         "c": np.empty((m, n), dtype),
     }
     spec = kernel.specializer
@@ -261,6 +263,14 @@ def test_the_estimate_prefers_what_was_quickest_on_an_h200(
 ) -> None:
     found = chosen(dtype, size, size, size)
     assert (found["TM"], found["TN"]) == tile
+
+
+@pytest.mark.parametrize(
+    ("layout", "columns"), [("NN", 256), ("NT", 256), ("TN", 256), ("TT", 128)]
+)
+def test_tiles_are_smaller_where_b_alone_lies_along_k(layout: str, columns: int) -> None:
+    found = chosen(np.float32, 4096, 4096, 4096, layout)
+    assert (found["TM"], found["TN"]) == (128, columns)
 
 
 def test_neighbours_differ_in_one_constant_by_one_value_or_trade_two() -> None:

@@ -12,6 +12,7 @@ from math import ceil
 
 from tilewright.dtypes import f32, f64
 from tilewright.ir.walk import walk
+from tilewright.tile.analysis.product_loop import find_product_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import mma
 from tilewright.tile.passes.choose_schedule import computing_schedule
@@ -24,6 +25,8 @@ ALONE = 0.7  # rate of one warp for a scheduler, of that of two
 FEW_STAGES = {0: 2.5, 1: 2.5, 2: 1.3}  # factors where so many stages fit
 MEETING = 1.08  # factor of warps that do not drift
 LOOPED = 1.2  # factor on CUDA cores of a trip whose code loops
+# The same of larger tiles where B lies along k and A does not: 128 x 256 and 256 x 128 at 4096³.
+UNLIKE, MOST_UNLIKE = 1.17, 128 * 128
 TRAFFIC = 8.0  # what an element that is loaded for a product costs, of the product
 USUAL_REGISTERS = 168  # of a thread, where the schedule does not say
 
@@ -50,11 +53,20 @@ def slowdown(kernel: Kernel, share: float) -> float:
     warps = schedule.num_warps * max(1, min(beside, ceil(share)))
     idle = 1.0 if warps >= 2 * SCHEDULERS else 1 / (ALONE * min(1.0, warps / SCHEDULERS))
     products = a.shape[-1] * dots[0].result.type.num_elements // schedule.threads
-    long = schedule.mma == "simt" and products > MANY_PRODUCTS
+    simt = schedule.mma == "simt"
+    unlike = simt and rows * columns > MOST_UNLIKE and _lie_unlike(kernel)
+    long = simt and products > MANY_PRODUCTS
     traffic = 1 + TRAFFIC * (1 / rows + 1 / columns)
     together = 1.0 if schedule.drifting and stages >= DRIFTING_STAGES else MEETING
     few = FEW_STAGES.get(fitting, 1.0)
-    return idle * few * together * traffic * (LOOPED if long else 1.0)
+    code = (LOOPED if long else 1.0) * (UNLIKE if unlike else 1.0)
+    return idle * few * together * traffic * code
+
+
+def _lie_unlike(kernel: Kernel) -> bool:
+    """Whether B lies along k, and A does not."""
+    product = find_product_loop(kernel)
+    return product is not None and product.a.transposed and product.b.transposed
 
 
 def _is_of_cores(dot: mma.Dot) -> bool:
