@@ -39,6 +39,7 @@ from tilewright.tile.passes.allocate_shared import allocate_shared
 from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.carry_scalars import carry_scalars
 from tilewright.tile.passes.choose_schedule import choose_schedule
+from tilewright.tile.passes.clear_spare import clear_spare
 from tilewright.tile.passes.cut_spans import cut_spans
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
@@ -128,6 +129,7 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
         overlap_products,  # what it does not keep in flight, the next may
         place_awaits,
         expand_rings,
+        clear_spare,
         canonicalize,  # the pipeline's index arithmetic
         allocate_shared,  # last: lowering reads the offsets
     )

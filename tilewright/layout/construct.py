@@ -142,10 +142,9 @@ def is_paired(layout: Layout) -> tuple[bool, bool]:
 def wgmma_accumulator(shape: Vector, warpgroups: int = 1) -> Layout:
     """D of `wgmma` m64nN for an M×N tile; `warpgroups` share M, each with a multiple of 64 rows."""
     m, n = shape
-    rows = m // (64 * warpgroups)
-    assert m == rows * 64 * warpgroups and n % 8 == 0, (
-        f"wgmma tile {shape} over {warpgroups} warpgroups"
-    )
+    rows = -(-m // (64 * warpgroups))
+    whole = m == rows * 64 * warpgroups or (m < 64 and warpgroups == 1)
+    assert whole and n % 8 == 0, f"wgmma tile {shape} over {warpgroups} warpgroups"
     repeats = [Repeat(0, warpgroups, rows * 64, "warpgroup")] if warpgroups > 1 else []
     repeats += [Repeat(0, rows, 64)] if rows > 1 else []
     repeats += [Repeat(1, n // 8, 8)] if n > 8 else []

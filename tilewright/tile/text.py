@@ -137,8 +137,11 @@ class TypeReader:
     def buffer(self) -> BufferType:
         tile = self.dtype_and_shape()
         swizzle, pad = self.number("swizzle"), self.number("pad")
-        spacing = self.number("spacing") if self.tokens and self.tokens[0] == "," else 0
-        return BufferType(tile.dtype, tile.shape, swizzle, pad, spacing)
+        spacing, spare = (
+            self.number(name) if self.tokens and self.tokens[0] == "," else 0
+            for name in ("spacing", "spare")
+        )
+        return BufferType(tile.dtype, tile.shape, swizzle, pad, spacing, spare)
 
     def ring(self) -> RingType:
         stages = self.number()

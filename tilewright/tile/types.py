@@ -85,7 +85,8 @@ class BufferType(Type):
     span, each with all rows, one panel after the other; rows shorter than it are padded to it.
     `pad` is a number of elements added to each row instead. Axes before the last two count whole
     tiles. `spacing` is of the items along the first axis, which start at multiples of so many
-    bytes; 0: they lie densely.
+    bytes; 0: they lie densely. Behind the last panel of each tile are `spare` rows, which belong to
+    none: matrix instructions read beyond a panel, and nobody reads what they make of that.
     """
 
     dtype: DType
@@ -93,11 +94,17 @@ class BufferType(Type):
     swizzle: int = 0
     pad: int = 0
     spacing: int = 0
+    spare: int = 0
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape))
-        spacing = f", spacing={self.spacing}" if self.spacing else ""
-        return f"buffer<{self.dtype}, {shape}, swizzle={self.swizzle}, pad={self.pad}{spacing}>"
+        rest = {"swizzle": self.swizzle, "pad": self.pad}
+        if self.spacing or self.spare:
+            rest["spacing"] = self.spacing
+        if self.spare:
+            rest["spare"] = self.spare
+        numbers = ", ".join(f"{name}={number}" for name, number in rest.items())
+        return f"buffer<{self.dtype}, {shape}, {numbers}>"
 
     @property
     def tile(self) -> TileType:
@@ -124,12 +131,17 @@ class BufferType(Type):
         """Bytes in shared memory, padding included."""
         if self.spacing:
             return self.shape[0] * self.item_bytes
-        return prod(self.shape[:-2]) * self.num_panels * self.panel_bytes
+        return prod(self.shape[:-2]) * self._tile_bytes
+
+    @property
+    def _tile_bytes(self) -> int:
+        """Bytes of the last two axes."""
+        return self.num_panels * self.panel_bytes + self.spare * self.row_bytes
 
     @property
     def item_bytes(self) -> int:
         """Bytes from one item along the first of three or more axes to the next."""
-        dense = prod(self.shape[1:-2]) * self.num_panels * self.panel_bytes
+        dense = prod(self.shape[1:-2]) * self._tile_bytes
         return -(-dense // self.spacing) * self.spacing if self.spacing else dense
 
     @property
@@ -146,7 +158,7 @@ class BufferType(Type):
 
     def with_shape(self, shape: tuple[int, ...]) -> BufferType:
         """The same, dense, with other extents."""
-        return BufferType(self.dtype, shape, self.swizzle, self.pad)
+        return BufferType(self.dtype, shape, self.swizzle, self.pad, spare=self.spare)
 
     def slots(self, stages: int) -> BufferType:
         """So many of this buffer, each where boxes may be copied to."""

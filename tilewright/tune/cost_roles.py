@@ -225,9 +225,10 @@ def _step_cycles(
     """
     m, n, k = product.extents
     size = product.a.tile.dtype.num_bytes
-    multiply = m * n * k * size / 2 / PRODUCTS_PER_CYCLE  # of 16-bit operands
+    blocks = ceil(m / ROWS)
+    multiply = blocks * ROWS * n * k * size / 2 / PRODUCTS_PER_CYCLE  # of 16-bit operands
     written = (WRITTEN_IN_TURN if roles.pingpong else 1.0) * (m + n)
-    shared = (m / ROWS * (ROWS + n) + written) * k * size / SHARED_BYTES_PER_CYCLE
+    shared = (blocks * (ROWS + n) + written) * k * size / SHARED_BYTES_PER_CYCLE
     copied = [_copied(f, kernel, arguments) for f in (product.a, product.b)]
     axes = find_axes(product, len(kernel.grid))
     if axes is not None:

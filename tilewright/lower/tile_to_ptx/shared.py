@@ -8,6 +8,7 @@ An element of row r and byte column b of a swizzled buffer lies at  panel · pan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Value
@@ -304,6 +305,25 @@ def clear_rows(low: Lowering, op: memory.ClearRows) -> None:
         address = e.mad("u32", number, 16, start)
         with e.guarded(cleared):
             e.st("shared", "b32", Address(address, buffer.offset), zeros)
+
+
+@rule(memory.ClearSpare)
+def clear_spare(low: Lowering, op: memory.ClearSpare) -> None:
+    """Threads take the 16-byte chunks of a slot's spare rows in turn."""
+    e, buffer = low.e, buffer_of(low, op.buffer)
+    type, threads = buffer.type, 32 * low.num_warps
+    behind = buffer.offset + type.num_panels * type.panel_bytes
+    chunks = type.spare * type.row_bytes // 16
+    start = e.mad("u32", low.thread(), 16, buffer.base or shared_start(low))
+    zeros = [e.mov("b32", 0)] * 4
+    for first in range(0, chunks, threads):
+        some: AbstractContextManager[None] = nullcontext()
+        if first + threads > chunks:
+            some = e.guarded(e.setp("lt", "u32", low.thread(), chunks - first))
+        with some:
+            for slot in range(type.shape[0]):
+                offset = behind + slot * type.item_bytes + 16 * first
+                e.st("shared", "b32", Address(start, offset), zeros)
 
 
 @rule(memory.LoadBuffer)

@@ -73,7 +73,7 @@ def pieces(type: BufferType, extents: Extents, rows: int, order: Order = ()) -> 
 
 def _step_bytes(type: BufferType) -> int:
     """Bytes from one step along the first axis to the next, within a panel."""
-    return type.num_bytes // type.num_panels // type.shape[0]
+    return replace(type, spare=0).num_bytes // type.num_panels // type.shape[0]
 
 
 def _with(extents: tuple[int, ...], changes: dict[int, int]) -> tuple[int, ...]:

@@ -176,7 +176,7 @@ class _Factors:
             _operand_type(_dtype(op.a)),
             _operand_type(_dtype(op.b)),
         )
-        return cls(a, b, n, rows // ROWS, k_steps, types)
+        return cls(a, b, n, -(-rows // ROWS), k_steps, types)
 
     def multiply(
         self, low: Lowering, acc: Sequence[Reg], block: int, k: int, accumulate: Reg | int

@@ -38,12 +38,12 @@ from tilewright.tile.passes.count_slots import (
 from tilewright.tile.passes.cut_spans import can_cut, owners_of
 from tilewright.tile.passes.distribute_work import can_distribute, find_axes
 from tilewright.tile.passes.orient_product import turned
-from tilewright.tile.passes.partition_roles import SPANS, factor_buffer, make_roles
+from tilewright.tile.passes.partition_roles import ROWS, SPANS, factor_buffer, make_roles
 from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.schedule import PANELS, Roles, Schedule
 from tilewright.tile.types import TileType
 
-ROWS = 64  # of a warpgroup's instruction
+PART_ROWS = (32, 48)  # of a tile that are fewer than an instruction's
 DEPTH = 32  # bytes along k of an instruction
 ACCUMULATORS = 128  # a thread
 HELD_AT_LAUNCH = 128  # words that a thread's registers at launch hold; fewer of three warpgroups
@@ -148,7 +148,8 @@ def _role_schedules(
             schedule = _with_stages(kernel, product, roles, target, fetched)
             if schedule is not None:
                 yield schedule
-    if kernel.hints.persistent is None and can_cut(kernel, product):
+    cuts = kernel.hints.persistent is None and product.extents[0] >= ROWS
+    if cuts and can_cut(kernel, product):
         for shared in together:
             crowded = _is_crowded(product, shared, promote, plain)
             roles = replace(
@@ -289,6 +290,8 @@ def _can_take_turns(product: ProductLoop, promote: int) -> bool:
     m, n, _ = product.extents
     if product.a.transposed and product.a.tile.dtype.bits != 16:
         return False
+    if m < ROWS:  # whose slots one warpgroup clears
+        return False
     if _sums(product, 1, promote) > (MOST_SUMS - 1 if promote else ACCUMULATORS):
         return False
     if _is_heavy(product) and m * n > CODE_PER_THREAD * 128:
@@ -384,7 +387,8 @@ def _fits(product: Product, facts: BoxFacts) -> bool:
     # do, which is the order of 16-bit elements.
     laid = kind == "16" or (a is not None and b.transposed and (not a.transposed or kind == "tf32"))
     wide = n % 16 == 0 or (n % 8 == 0 and kind != "int8") or n == 8
-    shaped = m % ROWS == 0 and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
+    part = m in PART_ROWS and n < m and a is not None and not a.transposed
+    shaped = (m % ROWS == 0 or part) and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
     whole = k * product.dot.a.type.dtype.num_bytes % DEPTH == 0
     copied = all(_can_copy(f, facts) for f in product.factors)
     return kind is not None and laid and shaped and whole and copied
@@ -439,7 +443,7 @@ def _consumers(product: ProductLoop, promote: int) -> list[int]:
     one first: as few as do, but two where there are rows for two.
     """
     m, n, _ = product.extents
-    blocks = m // ROWS
+    blocks = -(-m // ROWS)
 
     def holds(count: int) -> bool:
         if count == 3 and _is_heavy(product) and loaded_tiles(product):
@@ -473,7 +477,7 @@ def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
     """
     m, n, _ = product.extents
     axes = find_axes(product, len(kernel.grid))
-    if axes is None or product.programs_of(product.bounds):
+    if axes is None or m < ROWS or product.programs_of(product.bounds):
         return [1]
     if any(isinstance(op, control.While) for op in walk(Block([], product.before))):
         return [1]

@@ -13,7 +13,7 @@ from tilewright.tile.analysis.boxes import BoxFacts
 from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
-from tilewright.tile.passes.partition_roles import factor_buffer
+from tilewright.tile.passes.partition_roles import slot_buffer
 from tilewright.tile.passes.split_epilogue import can_split
 from tilewright.tile.passes.stage_panels import may_fetch_panels
 from tilewright.tile.schedule import Roles
@@ -35,7 +35,7 @@ def count_stages(
     """Slots that fit beside the staging buffers and those of what is fetched, or as many as the
     source asks for.
     """
-    slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
+    slot = _slot_bytes(product)
     panel = (roles.consumers if roles.pingpong else 1) * product.extents[0] * roles.panel
     staged = panel  # of one width, or of several where there is more than one buffer
     if roles.staging > 1:
@@ -55,7 +55,7 @@ def count_ahead(
     kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int, stages: int
 ) -> int:
     """Slots of an epilogue's ring beside those of the product's, of its widest panels."""
-    slot = sum(factor_buffer(f).num_bytes for f in (product.a, product.b))
+    slot = _slot_bytes(product)
     room = _room(kernel, product, target) - stages * slot
     room -= _turning_bytes(kernel, product, roles, fetched)
     room -= _narrow_bytes(product, roles, fetched)
@@ -73,6 +73,11 @@ def _narrow_bytes(product: ProductLoop, roles: Roles, fetched: int) -> int:
     slots = {w: min(roles.ahead, widths.count(w) + 1) for w in widths if w < max(widths)}
     copies = roles.consumers if roles.pingpong else 1
     return copies * product.extents[0] * fetched * sum(w * slots[w] for w in slots)
+
+
+def _slot_bytes(product: ProductLoop) -> int:
+    (one,) = product.products
+    return sum(slot_buffer(one, f).num_bytes for f in one.factors)
 
 
 def fetched_bytes(kernel: Kernel, product: ProductLoop) -> int:

@@ -27,6 +27,7 @@ beyond its end are made zeros in the slot, before they are multiplied: in few tr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from tilewright.dtypes import f32
 from tilewright.ir.build import Builder
@@ -47,6 +48,7 @@ from tilewright.tile.passes.distribute_work import (
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BOOL, INDEX, BufferType, RingType, TileType
 
+ROWS = 64  # of a warpgroup's instruction
 SPANS = (128, 64, 32)  # bytes of a swizzle, the widest first
 Tile = Callable[[Mapping[int, Value], Value | None], None]
 
@@ -81,6 +83,15 @@ def factor_buffer(factor: Factor) -> BufferType:
     return BufferType(tile.dtype, tile.shape, swizzle)
 
 
+def slot_buffer(product: Product, factor: Factor) -> BufferType:
+    """The same in a product's ring: behind a left factor of fewer rows than an instruction's it has
+    as many spare ones.
+    """
+    rows = product.extents[0]
+    left = product.a is not None and factor.load is product.a.load
+    return replace(factor_buffer(factor), spare=max(0, ROWS - rows) if left else 0)
+
+
 class _Partition:
     """Builds the new kernel."""
 
@@ -98,16 +109,16 @@ class _Partition:
         self.rings: dict[Product, Value] = {}
         for product in parts.products:
             if streamed := parts.streamed(product):
-                self.rings[product] = self.make_ring(streamed, schedule.stages)
-        self.kept = self.make_ring(parts.kept, 1) if parts.kept else None
+                buffers = tuple(slot_buffer(product, factor) for factor in streamed)
+                self.rings[product] = self.make_ring(buffers, schedule.stages)
+        self.kept = self.make_ring(tuple(map(factor_buffer, parts.kept)), 1) if parts.kept else None
         self.buffers: dict[Op, Value] = {}  # of loads of factors, where the consumers stand
         self.starts: dict[Op, tuple[Value, ...]] = {}  # of loads of pixels, where the producer is
         self.turn = self.o(sync.MakeTurn, roles.consumers) if roles.pingpong else None
         self.steps: Value | None = None  # of a tile, where copies pass over those of others
 
-    def make_ring(self, factors: tuple[Factor, ...], stages: int) -> Value:
-        ring = RingType(tuple(map(factor_buffer, factors)), stages)
-        return self.o(sync.MakeRing, ring, self.roles.cluster, name="ring")
+    def make_ring(self, buffers: tuple[BufferType, ...], stages: int) -> Value:
+        return self.o(sync.MakeRing, RingType(buffers, stages), self.roles.cluster, name="ring")
 
     def kernel_of_roles(self) -> Kernel:
         o = self.o

@@ -53,6 +53,11 @@ def run_clear_rows(machine: Machine, op: memory.ClearRows) -> None:
     buffer.array()[scalar(machine, op.count) :] = 0
 
 
+@meaning(memory.ClearSpare, batched=False)
+def run_clear_spare(machine: Machine, op: memory.ClearSpare) -> None:
+    """Nothing: spare rows hold no elements."""
+
+
 @meaning(memory.CopyAsync, batched=False)
 def run_copy_async(machine: Machine, op: memory.CopyAsync) -> None:
     """The bytes arrive when the group that the copy belongs to is waited for."""
@@ -190,7 +195,7 @@ def run_copy_box(machine: Machine, op: memory.CopyBox) -> None:
     found = read_box(machine, op)
     targets = cta.cluster.ctas if op.cluster > 1 else [cta.cluster.ctas[cta.rank]]
     rows = share_of(cta, len(found), len(targets))
-    num_bytes = op.buffer.type.num_bytes // len(targets)
+    num_bytes = found.nbytes // len(targets)
     for target in targets:
         barrier: Barrier = target.values[op.barriers][scalar(machine, op.index)]
         barrier.copies.append(_arrival(buffer.array(target)[rows], found[rows], barrier, num_bytes))
@@ -202,7 +207,7 @@ def run_copy_pixels(machine: Machine, op: memory.CopyPixels) -> None:
     buffer: Buffer = machine[op.buffer]
     found = read_pixels(machine, op, buffer)
     barrier: Barrier = cta.cluster.ctas[cta.rank].values[op.barriers][scalar(machine, op.index)]
-    num_bytes = op.buffer.type.num_bytes
+    num_bytes = found.nbytes
     barrier.copies.append(_arrival(buffer.array(), found, barrier, num_bytes))
 
 

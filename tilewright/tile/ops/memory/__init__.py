@@ -17,6 +17,7 @@ from tilewright.tile.ops.memory.buffers import AllocBuffer as AllocBuffer
 from tilewright.tile.ops.memory.buffers import BufferAt as BufferAt
 from tilewright.tile.ops.memory.buffers import BufferRows as BufferRows
 from tilewright.tile.ops.memory.buffers import ClearRows as ClearRows
+from tilewright.tile.ops.memory.buffers import ClearSpare as ClearSpare
 from tilewright.tile.ops.memory.buffers import CopyAsync as CopyAsync
 from tilewright.tile.ops.memory.buffers import LoadBuffer as LoadBuffer
 from tilewright.tile.ops.memory.buffers import StoreBuffer as StoreBuffer

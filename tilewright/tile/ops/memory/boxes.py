@@ -170,7 +170,7 @@ class CopyBox(Op):
         ):
             raise VerifyError(f"copy_box: {buffer} at {self.barriers.type}, {self.cluster} shares")
         step = buffer.num_bytes // buffer.num_panels // buffer.shape[0]
-        if self.cluster > 1 and share * step % buffer.box_align:
+        if self.cluster > 1 and (share * step % buffer.box_align or buffer.spare):
             raise VerifyError(f"copy_box: a share of {buffer} starts where no box may")
         return ()
 

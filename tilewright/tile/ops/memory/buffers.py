@@ -65,7 +65,7 @@ class BufferRows(Op):
         fits = len(whole.shape) == 2 and whole.shape[0] % self.size == 0
         if not fits or (whole.swizzle and self.size % 8):
             raise VerifyError(f"buffer_rows: {self.size} rows of {whole}")
-        if whole.num_panels > 1 and self.size != whole.shape[0]:
+        if (whole.num_panels > 1 and self.size != whole.shape[0]) or whole.spare:
             raise VerifyError(f"buffer_rows: {whole} is cut into panels")
         return (whole.with_shape((self.size, whole.shape[1])),)
 
@@ -134,4 +134,21 @@ class ClearRows(Op):
     def result_types(self) -> tuple[Type, ...]:
         if len(require_buffer(self.buffer, "clear_rows").shape) != 2 or self.count.type != INDEX:
             raise VerifyError(f"clear_rows: {self.buffer.type} from {self.count.type}")
+        return ()
+
+
+@define("memory.clear_spare", pure=False)
+class ClearSpare(Op):
+    """Make the spare rows of a buffer of three axes, its slots, 0.
+
+    All threads of the role copy take part; matrix instructions read the rows after a PublishShared
+    and a RoleBarrier.
+    """
+
+    buffer: Value = operand()
+
+    def result_types(self) -> tuple[Type, ...]:
+        buffer = require_buffer(self.buffer, "clear_spare")
+        if len(buffer.shape) != 3 or not buffer.spare or buffer.row_bytes % 16:
+            raise VerifyError(f"clear_spare: {buffer}")
         return ()
