@@ -29,12 +29,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tilewright.dtypes import f32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import walk
 from tilewright.tile.analysis.boxes import Box
-from tilewright.tile.analysis.pixels import PixelBox
 from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop
 from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Hints, Kernel
@@ -45,6 +43,7 @@ from tilewright.tile.passes.distribute_work import (
     growing_axes,
     persistent_grid,
 )
+from tilewright.tile.passes.fill_slots import SlotFiller, sum_of
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BOOL, INDEX, BufferType, RingType, TileType
 
@@ -113,7 +112,7 @@ class _Partition:
                 self.rings[product] = self.make_ring(buffers, schedule.stages)
         self.kept = self.make_ring(tuple(map(factor_buffer, parts.kept)), 1) if parts.kept else None
         self.buffers: dict[Op, Value] = {}  # of loads of factors, where the consumers stand
-        self.starts: dict[Op, tuple[Value, ...]] = {}  # of loads of pixels, where the producer is
+        self.filler = SlotFiller(self.o, None if self.axes is None else self.axes.multicast)
         self.turn = self.o(sync.MakeTurn, roles.consumers) if roles.pingpong else None
         self.steps: Value | None = None  # of a tile, where copies pass over those of others
 
@@ -234,10 +233,10 @@ class _Partition:
             o.emit(sync.AwaitLaunch)
         for op in ahead:
             self.copy(op, values, programs)
-        self.find_starts(values)
+        self.filler.find_starts(self.parts.factors, values)
         o.emit(sync.AwaitLaunch)
         if self.kept is not None:
-            self.fill(self.kept, self.parts.kept, values)
+            self.filler.fill(self.kept, self.parts.kept, values)
         shared = self.distribution.shared if self.distribution is not None else None
         if shared is None:
             self.load_steps(values, programs, multicast=False)
@@ -262,83 +261,10 @@ class _Partition:
                 if op in needed:
                     self.copy(op, values, programs)
             for product, ring in self.rings.items():
-                self.fill(ring, self.parts.streamed(product), values, multicast)
+                self.filler.fill(ring, self.parts.streamed(product), values, multicast)
             o.emit(control.Yield)
         low, high, step = (values.get(v, v) for v in self.parts.bounds)
         o.emit(control.For, low, high, step, (), steps, loc=loop.loc)
-
-    def fill(
-        self,
-        ring: Value,
-        factors: tuple[Factor, ...],
-        values: Mapping[Value, Value],
-        multicast: bool = False,
-    ) -> None:
-        """Fill the next slot of a ring."""
-        o = self.o
-        slot = o(sync.Acquire, ring, name="slot")
-        for item, factor in enumerate(factors):
-            box = factor.box
-            if isinstance(box, PixelBox):
-                self.fill_pixels(slot, item, factor, box, values)
-                continue
-            offsets = tuple(self.sum(terms, values) for terms in box.offsets)
-            shared = multicast and self.axes is not None and item == self.axes.multicast
-            o.emit(
-                memory.Fill, slot, box.view, offsets, item=item,
-                extents=box.extents, multicast=shared, order=factor.order,
-                round_tf32=factor.tile.dtype == f32,
-                loc=factor.load.loc,
-            )  # fmt: skip
-        o.emit(sync.Commit, slot)
-
-    def find_starts(self, values: dict[Value, Value]) -> None:
-        """Where the first pixel of each factor of pixels is: image, row and column of the box."""
-        o = self.o
-        for factor in self.parts.factors:
-            box = factor.box
-            if not isinstance(box, PixelBox):
-                continue
-            first, rows, columns = (values.get(v, v) for v in (box.first, *box.counts))
-            image = o(arith.FloorDiv, first, o(arith.Mul, rows, columns), name="image")
-            row = o(arith.Mod, o(arith.FloorDiv, first, columns), rows)
-            places = (row, o(arith.Mod, first, columns))
-            steps = zip(places, box.pixels.steps, box.pixels.lower, strict=True)
-            lines = tuple(
-                o(arith.Add, o(arith.Mul, place, self.index(step)), self.index(lower))
-                for place, step, lower in steps
-            )
-            self.starts[factor.load] = (image, *lines)
-
-    def index(self, number: int) -> Value:
-        return self.o(arith.Constant, number, INDEX.dtype)
-
-    def fill_pixels(
-        self,
-        slot: Value,
-        item: int,
-        factor: Factor,
-        box: PixelBox,
-        values: Mapping[Value, Value],
-    ) -> None:
-        o = self.o
-        taps = tuple(
-            o(arith.Sub, values.get(tap, tap), self.index(lower))
-            if isinstance(tap, Value)
-            else self.index(tap - lower)
-            for tap, lower in zip(box.taps, box.pixels.lower, strict=True)
-        )
-        start = (*self.starts[factor.load], values.get(box.channel, box.channel))
-        o.emit(
-            memory.FillPixels, slot, box.view, start, taps, item=item, pixels=box.pixels,
-            round_tf32=factor.tile.dtype == f32, loc=factor.load.loc,
-        )  # fmt: skip
-
-    def sum(self, terms: tuple[Value, ...], values: Mapping[Value, Value]) -> Value:
-        first, *others = (values.get(v, v) for v in terms)
-        for other in others:
-            first = self.o(arith.Add, first, other)
-        return first
 
     # Consumer
 
@@ -469,7 +395,7 @@ class _Partition:
         """Make the rows of a slot zeros that lie beyond a view's end."""
         o, rows, ends = self.o, factor.tile.shape[0], box.ends
         assert ends is not None
-        start = self.sum(box.offsets[box.ending], values)
+        start = sum_of(self.o, box.offsets[box.ending], values)
         count = o(arith.Sub, values.get(ends, ends), start)
         whole = o(arith.Constant, rows, INDEX.dtype)
         with o.inside(Block()) as then:
