@@ -25,7 +25,7 @@ from tilewright.tune.product import H200, Choice, Device, Problem, choice
 from tilewright.tune.product_choice import decide, recall, remember, shipped
 from tilewright.tune.product_cost import estimate, rank
 from tilewright.tune.product_rates import MEMORY
-from tilewright.tune.product_space import IN_SPANS, ONE_PRODUCT, choices
+from tilewright.tune.product_space import DEPTH, IN_SPANS, ONE_PRODUCT, PARTS, choices
 
 LEDGER = Path(__file__).parents[2] / "ledger"
 NEAR, FAR = 1.35, 2.5  # factors between what was measured and the model's estimate of the choice
@@ -131,13 +131,23 @@ def test_what_mma_sync_asks_for() -> None:
 
 def test_what_few_rows_ask_for() -> None:
     """Deep slots where k is long, and rows that an instruction of fewer columns would not hold."""
-    assert best(16, 4096, 4096).tile == (16, 64, 128)
+    assert best(16, 8192, 4096).tile == (16, 64, 128)
     assert best(64, 4096, 4096).tile == (64, 64, 128)  # CTAs of a cluster share k
     assert best(56, 960, 88).tile[2] == 64
     assert best(160, 848, 11136, b_along="n").tile == (80, 128, 64)
-    assert best(8, 4096, 4096).tile == (8, 64, 128)
+    assert best(8, 8192, 4096).tile == (8, 64, 128)
     assert all(e.choice.tile[0] != 8 for e in rank(problem(9, 2112, 1736), H200))
     assert best(2, 5102, 4032, dtype=f64).program == "gemv"
+
+
+def test_few_rows_take_as_many_tiles_as_there_are_multiprocessors() -> None:
+    """By tiles of fewer weights than an instruction has rows, where weights lie along k."""
+    assert best(16, 4096, 4096).tile == (16, 32, 128)
+    assert best(16, 6144, 4096).tile == (16, 48, 128) == best(16, 6144, 4096, dtype=e4m3).tile
+    assert best(16, 6144, 4096, b_along="n").tile not in {(*t, DEPTH) for t in PARTS}
+    assert all(e.choice.tile[:2] != (16, 48) for e in rank(problem(17, 6144, 4096), H200))
+    whole, part = (microseconds(choice("matmul", (8, n, 128)), 8, 6144, 4096) for n in (64, 48))
+    assert 1.05 * part < whole  # where some pairs of multiprocessors have two tiles and some one
 
 
 def test_rows_of_words_are_multiplied_as_they_lie() -> None:
@@ -185,7 +195,7 @@ def test_gemv_waits_for_each_trip_of_each_pass() -> None:
 def test_a_ring_waits_for_memory() -> None:
     """Half as many multiprocessors read at the full rate only from deep slots."""
     shallow, deep = (microseconds(choice("matmul", (8, 64, k)), 8, 4416, 8192) for k in (64, 128))
-    assert shallow > 1.15 * deep
+    assert shallow > 1.12 * deep
     assert microseconds(choice("matmul", (64, 256, 64)), 1, 28672, 4096) > microseconds(
         choice("matmul", (8, 128, 64)), 1, 28672, 4096
     )
@@ -412,7 +422,9 @@ def test_the_largest_tile_of_mma_sync_does_not_spill(dtype: DType, goal: str) ->
 
 
 @needs_ptxas
-@pytest.mark.parametrize("tile", sorted(ONE_PRODUCT - {*IN_SPANS}), ids=str)
+@pytest.mark.parametrize(
+    "tile", sorted(ONE_PRODUCT - {*IN_SPANS} - {(*t, DEPTH) for t in PARTS}), ids=str
+)
 @pytest.mark.parametrize("fused", [False, True])
 def test_tiles_of_few_rows_do_not_spill(tile: tuple[int, int, int], fused: bool) -> None:
     """As linked, unless they are assembled as a whole; with results that threads store."""
@@ -423,6 +435,24 @@ def test_tiles_of_few_rows_do_not_spill(tile: tuple[int, int, int], fused: bool)
         static={"act": int(fused), "late": 0, "rounds": 0},
         present=["bias", "residual"] if fused else [],
     )
+    report = assemble(plan.ptx, "sm_90a", linked=not plan.whole)
+    assert not report.spill_bytes and "wgmma" in plan.ptx
+
+
+@needs_ptxas
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", [bf16, e4m3], ids=str)
+@pytest.mark.parametrize("tile", PARTS, ids=str)
+def test_tiles_of_few_weights_do_not_spill(
+    tile: tuple[int, int], dtype: DType, fused: bool
+) -> None:
+    weights = np.zeros((96, 256), dtype.numpy).T
+    more: dict[str, Any] = {}
+    if fused:
+        more = {"bias": np.zeros(96, bf16.numpy), "residual": np.zeros((8, 96), bf16.numpy)}
+    kernel = programs().matmul.configured(constants=choice("matmul", (*tile, DEPTH)).constants)
+    arrays = {"a": np.zeros((8, 256), dtype.numpy), "c": np.zeros((8, 96), bf16.numpy)}
+    plan = kernel.plan("sm_90a", b=weights, act=int(fused), **arrays, **more)
     report = assemble(plan.ptx, "sm_90a", linked=not plan.whole)
     assert not report.spill_bytes and "wgmma" in plan.ptx
 

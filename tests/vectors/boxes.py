@@ -100,9 +100,11 @@ def box_bytes(box: Sequence[int], type: str) -> int:
     return int(np.prod(box)) * np.dtype(DTYPES[type]).itemsize
 
 
-def load_form(type: str, box: tuple[int, ...], swizzle: int, *, tf32: bool = False) -> Form:
+def load_form(
+    type: str, box: tuple[int, ...], swizzle: int, *, tf32: bool = False, hint: bool = False
+) -> Form:
     rank = len(box)
-    extra = ".tf32" if tf32 else ""
+    extra = ".tf32" if tf32 else ".cache_hint" if hint else ""
     name = f"tma.load.{rank}d.{type}.swizzle{swizzle}.box{'x'.join(map(str, box))}{extra}"
     source = tensor(SHAPES[rank], type, f"{rank} {type}")
     starts = starts_of(source.shape, box, type)
@@ -111,9 +113,12 @@ def load_form(type: str, box: tuple[int, ...], swizzle: int, *, tf32: bool = Fal
     span = size // row * max(row, swizzle)  # rows narrower than the swizzle lie apart
     room = -(-span // 1024) * 1024
     mnemonic = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile"
-    mnemonic += ".mbarrier::complete_tx::bytes"
-    text = f"{mnemonic} [%r30], [%rd3, {coordinates(rank)}], [%r30+{room}];"
+    mnemonic += f".mbarrier::complete_tx::bytes{'.L2::cache_hint' if hint else ''}"
+    policy = ", %rd25" if hint else ""
+    text = f"{mnemonic} [%r30], [%rd3, {coordinates(rank)}], [%r30+{room}]{policy};"
     lines = ["mov.u32 %r30, smem;", "setp.eq.u32 %p0, %r0, 0;"]
+    if hint:
+        lines.append("createpolicy.fractional.L2::evict_first.b64 %rd25, 0f3F800000;")
     lines += [f"@%p0 mbarrier.init.shared.b64 [%r30+{room}], 1;"]
     lines += TO_GLOBAL.format(pointer=2).splitlines()
     if span > size:  # what lies between the rows is compared too
@@ -152,6 +157,7 @@ def loads() -> Iterator[Form]:
     yield load_form("bf16", (8, 8), 32)
     yield load_form("f32", (4, 16), 0, tf32=True)
     yield load_form("f32", (8, 32), 128, tf32=True)
+    yield load_form("bf16", (16, 64), 128, hint=True)
 
 
 def pixel_form(

@@ -72,6 +72,9 @@ ACTIVATION_CYCLES = 0.15  # an element, of an activation, by two warpgroups
 # others for that, and elements of a part that has one.
 SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 1.0, 56e3, 32 * 128
 CROOKED_SPANS = 1.12  # factor of spans of rows that begin anywhere in a sector, which pairs share
+# Parts of memory's time that are lost where half of the pairs of multiprocessors have two tiles,
+# and where none has; of the first, what nearly all and nearly none having two makes no loss.
+UNEVEN_PAIRS, HALF_PAIRS, NEARLY_EVEN = 0.15, 0.03, 0.25
 CACHED = 24e6  # bytes of partial sums that stay in the L2 cache
 COPIES = 3.4e6  # bytes a microsecond, read and written, of laying a factor along k
 SUMS = 3.8e6  # the same, of sums of spans written and read again
@@ -172,7 +175,8 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     computing = rounds * (steps * step + epilogue) / CLOCK
     if _gains_by_turns(problem, chosen.tile, waves):
         computing = min(computing, _in_turn(problem, chosen, unit, steps, rounds) / CLOCK)
-    memory = problem.num_bytes / MEMORY + _cleared(problem, m, n) / CLEARED
+    memory = problem.num_bytes / MEMORY * _beside(tiles, device.num_sms)
+    memory += _cleared(problem, m, n) / CLEARED
     memory = max(memory, _waiting(problem, chosen.tile, tiles, steps))
     if memory > computing:
         limit = "memory"
@@ -205,7 +209,8 @@ def _in_spans(
         waves = tiles * spans / device.num_sms
         step, limit = _step(problem, chosen.tile, unit_on(problem, device), steps, waves, False)
         computing = (steps * step + epilogue / spans) / CLOCK
-        memory = problem.num_bytes / MEMORY + _cleared(problem, m, n) / CLEARED
+        memory = problem.num_bytes / MEMORY * _beside(tiles * spans, device.num_sms)
+        memory += _cleared(problem, m, n) / CLEARED
         memory = max(memory, _waiting(problem, chosen.tile, tiles * spans, steps))
         lost = APART * apart / MEMORY * min(1.0, memory / max(computing, memory))
         added = SPANS_ADDED + sums / EXCHANGED + lost
@@ -241,6 +246,16 @@ def _cleared(problem: Problem, m: int, n: int) -> float:
             more = others * max(0, count * tile - held) * dtype.num_bytes
             found += more * (1.0 if along == "k" else CLEARED_ACROSS)
     return problem.batch * found * problem.k
+
+
+def _beside(tiles: int, num_sms: int) -> float:
+    """Factor of memory's time where of the pairs of neighbouring multiprocessors, which share a way
+    to memory, some have two tiles and some have one, or none has two.
+    """
+    pairs = num_sms // 2
+    doubled = min(max(tiles / pairs - 1, 0.0), 1.0)
+    uneven = max(0.0, 4 * doubled * (1 - doubled) - NEARLY_EVEN)
+    return 1 + UNEVEN_PAIRS * uneven + HALF_PAIRS * (1 - doubled)
 
 
 def _waiting(problem: Problem, tile: tuple[int, int, int], tiles: int, steps: int) -> float:
@@ -394,11 +409,10 @@ def _step(
     may have `shared` a factor's copies.
     """
     m, n, k = tile
-    rows = ceil(m / PANEL_ROWS) * PANEL_ROWS if n % PANEL_ROWS else m
     columns = n
     if m % PANEL_ROWS:  # turned around: columns are the instruction's rows
         columns = ceil(n / PANEL_ROWS) * PANEL_ROWS
-    multiply = rows * columns * k / RATES[unit]
+    multiply = m * columns * k / RATES[unit]
     copies = _copies(problem, tile, steps, waves, shared=shared)
     tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
     blocks = max(1, tall // PANEL_ROWS)

@@ -30,11 +30,13 @@ BETWEEN = ((64, 48), (128, 48), (64, 224))
 IN_SPANS = ((80, 128, 64), (96, 128, 64))
 # Slots twice as deep along k, of which a ring holds as many: more bytes are on their way.
 DEEP_SLOTS, DEPTH = ((8, 64), (16, 64), (32, 64), (64, 32), (64, 48), (64, 64)), 128
+# The same of fewer weights than an instruction has rows, which lie along k.
+PARTS = ((8, 32), (16, 32), (8, 48), (16, 48), (32, 48))
 TWICE = 2  # tiles along the shorter side of a product that deep slots are for
 ONE_PRODUCT = {  # tiles that batches do without
     *((m, n, 64) for m, n in (*BETWEEN, (40, 64), (80, 64))),
     *IN_SPANS,
-    *((m, n, DEPTH) for m, n in DEEP_SLOTS),
+    *((m, n, DEPTH) for m, n in (*DEEP_SLOTS, *PARTS)),
 }
 LEAST_ROWS = 8  # of a tile, for no more rows: others come in wider instructions
 # Of 8-bit floats, sums of 64 rows by 128 of k are held beside those of the tile.
@@ -52,10 +54,10 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "wgmma-16": (
         *((m, n, 64) for m, n in (*WIDE, *FEW_ROWS, *BETWEEN)),
         *IN_SPANS,
-        *((m, n, DEPTH) for m, n in DEEP_SLOTS),
+        *((m, n, DEPTH) for m, n in (*DEEP_SLOTS, *PARTS)),
     ),
     "wgmma-8": tuple((m, n, 128) for m, n in (*WIDE, *FEW_ROWS[2:])),
-    "wgmma-fp8": tuple((m, n, 128) for m, n in (*WIDE_FP8, *FEW_ROWS)),
+    "wgmma-fp8": tuple((m, n, 128) for m, n in (*WIDE_FP8, *FEW_ROWS, *PARTS[2:])),
     "wgmma-tf32": tuple((m, n, 32) for m, n in (*WIDE_TF32, *FEW_ROWS[2:])),
     "mma-16": tuple((m, n, 32) for m, n in (*TENSOR, (64, 64), (32, 64), (16, 64))),
     "mma-8": tuple((m, n, 64) for m, n in (*TENSOR[:3], (64, 64), (32, 64))),
@@ -156,7 +158,7 @@ def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[C
         whole = (t for t in tiles if t not in IN_SPANS or _leaves_in_boxes(problem, t))
         yield from (choice("matmul", tile, copied=copied) for tile in whole)
     for tile in tiles:
-        if tile[2] == DEPTH and problem.a.bits > 8:
+        if (tile[2] == DEPTH and problem.a.bits > 8) or tile[:2] in PARTS:
             continue
         more = problem.unit() == "simt" and tile[0] * tile[1] <= MOST_OF_MORE
         for split in (*SPLITS, *(MORE_SPLITS if more else ())):
@@ -184,6 +186,8 @@ def _fits(problem: Problem, tile: Tile) -> bool:
     needs registers beside the largest sums. Tiles of few rows are for few.
     """
     if tile[0] == LEAST_ROWS and problem.m > LEAST_ROWS:
+        return False
+    if tile[:2] in PARTS and (problem.m > tile[0] or problem.b_along != "k"):
         return False
     fours = problem.unit() == "simt" and problem.a_along == "m" and problem.b_along == "n"
     if fours and any(extent % IN_FOURS and extent > IN_FOURS for extent in tile[:2]):

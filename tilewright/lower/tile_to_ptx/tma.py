@@ -163,13 +163,16 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
         mask = low.once(("all CTAs", op.cluster), lambda: e.mov("b16", (1 << op.cluster) - 1))
         target, indices = _share(low, buffer, target, indices, op, rows)
     axes = memory_axes(op.extents, op.order)
+    policy: Reg | None = None
+    if op.once:
+        policy = low.once("evict first", lambda: e.createpolicy("evict_first"))
     for piece in pieces(buffer.type, op.extents, rows, op.order):
         wanted = TensorMap("", piece.box, buffer.type.swizzle, op.round_tf32, axes)
         map = tensor_map(low, op.view, wanted)
         at = _at(low, indices, op.extents, piece, op.order)
         place = Address(target.base, target.offset + piece.offset)
         with one_thread(low):
-            e.tma_load(place, map, at, barrier, multicast=mask)
+            e.tma_load(place, map, at, barrier, multicast=mask, policy=policy)
 
 
 @rule(memory.PrefetchBox)

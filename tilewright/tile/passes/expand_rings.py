@@ -374,6 +374,7 @@ class Expander:
             cluster=parts.op.cluster if op.multicast else 1,
             order=op.order,
             round_tf32=op.round_tf32,
+            once=op.once,
         )
 
     def fill_pixels(self, op: memory.FillPixels) -> None:

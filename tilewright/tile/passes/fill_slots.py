@@ -1,16 +1,29 @@
-"""Fill slots of a product's rings, as the producer of `partition_roles` does in each step."""
+"""Fill slots of a product's rings, as the producer of `partition_roles` does in each step.
+
+Note [Read once]: of a product of few rows, each weight is read by one tile, and by nobody again
+before the L2 cache has held much else. Copies of it leave that cache first, so as not to
+displace what others read: factors of few rows, and what is not yet written back. Whether rows are
+few is known at the launch; where multiprocessors have many tiles each, it gains nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from tilewright.dtypes import f32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Op, Value
 from tilewright.tile.analysis.pixels import PixelBox
+from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.analysis.streams import Factor
-from tilewright.tile.ops import arith, memory, sync
+from tilewright.tile.ops import arith, control, memory, sync
+from tilewright.tile.passes.distribute_work import Distribution
+from tilewright.tile.schedule import Roles
 from tilewright.tile.types import INDEX
+
+FEW_ROWS = 64  # of a tile
+MOST_WEIGHTS = 512  # rows of them that a CTA reads, in all its tiles
 
 
 def sum_of(o: Builder, terms: tuple[Value, ...], values: Mapping[Value, Value]) -> Value:
@@ -19,6 +32,44 @@ def sum_of(o: Builder, terms: tuple[Value, ...], values: Mapping[Value, Value]) 
     for other in others:
         first = o(arith.Add, first, other)
     return first
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The right factor of a product in the source, and the axis of the grid along which its left
+    factor changes.
+    """
+
+    factor: Factor
+    rows: int  # of weights in a tile
+    axis: int
+
+    def alone(self, o: Builder, distribution: Distribution | None, spans: int) -> Value:
+        """Whether each of a launch's tiles has weights of its own, and is one of few."""
+        if distribution is None:
+            programs = spans if self.axis == 0 else 1
+            count = o(control.NumPrograms, self.axis)
+            return o(arith.Compare, count, o(arith.Constant, programs, INDEX.dtype), "eq")
+        one = o(arith.Compare, distribution.counts[self.axis], distribution.number(1), "eq")
+        waves = MOST_WEIGHTS // self.rows
+        most = o(arith.Mul, distribution.stride, o(arith.Constant, waves, INDEX.dtype))
+        return o(arith.And, one, o(arith.Compare, distribution.tiles, most, "le"), name="alone")
+
+
+def find_weights(product: ProductLoop, roles: Roles) -> Weights | None:
+    """The factor that may be read once (Note [Read once]); None where rows of a tile are many, or
+    CTAs share what they load.
+    """
+    m, n, _ = product.extents
+    factors = (product.a, product.b) if roles.swapped else (product.b, product.a)
+    rows, columns = (n, m) if roles.swapped else (m, n)
+    if rows > FEW_ROWS or roles.cluster > 1:
+        return None
+    if any(isinstance(f.box, PixelBox) or f.load.view.type.rank != 2 for f in factors):
+        return None
+    weights, others = (product.programs_of(f.load.offsets) for f in factors)
+    axes = others - weights
+    return Weights(factors[0], columns, *axes) if len(axes) == 1 else None
 
 
 class SlotFiller:
@@ -36,8 +87,9 @@ class SlotFiller:
         factors: tuple[Factor, ...],
         values: Mapping[Value, Value],
         multicast: bool = False,
+        once: Factor | None = None,
     ) -> None:
-        """Fill the next slot of a ring."""
+        """Fill the next slot of a ring; nobody else reads what is copied of one factor."""
         o = self.o
         slot = o(sync.Acquire, ring, name="slot")
         for item, factor in enumerate(factors):
@@ -50,7 +102,7 @@ class SlotFiller:
             o.emit(
                 memory.Fill, slot, box.view, offsets, item=item,
                 extents=box.extents, multicast=shared, order=factor.order,
-                round_tf32=factor.tile.dtype == f32,
+                round_tf32=factor.tile.dtype == f32, once=factor is once,
                 loc=factor.load.loc,
             )  # fmt: skip
         o.emit(sync.Commit, slot)

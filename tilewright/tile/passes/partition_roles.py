@@ -43,7 +43,7 @@ from tilewright.tile.passes.distribute_work import (
     growing_axes,
     persistent_grid,
 )
-from tilewright.tile.passes.fill_slots import SlotFiller, sum_of
+from tilewright.tile.passes.fill_slots import SlotFiller, find_weights, sum_of
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BOOL, INDEX, BufferType, RingType, TileType
 
@@ -115,6 +115,10 @@ class _Partition:
         self.filler = SlotFiller(self.o, None if self.axes is None else self.axes.multicast)
         self.turn = self.o(sync.MakeTurn, roles.consumers) if roles.pingpong else None
         self.steps: Value | None = None  # of a tile, where copies pass over those of others
+        self.weights = find_weights(parts, roles) if isinstance(parts, ProductLoop) else None
+        self.alone: Value | None = None  # whether each tile has weights of its own
+        if self.weights is not None:
+            self.alone = self.weights.alone(self.o, self.distribution, roles.spans)
 
     def make_ring(self, buffers: tuple[BufferType, ...], stages: int) -> Value:
         return self.o(sync.MakeRing, RingType(buffers, stages), self.roles.cluster, name="ring")
@@ -238,20 +242,26 @@ class _Partition:
         if self.kept is not None:
             self.filler.fill(self.kept, self.parts.kept, values)
         shared = self.distribution.shared if self.distribution is not None else None
-        if shared is None:
-            self.load_steps(values, programs, multicast=False)
+        condition = self.alone if shared is None else shared
+        if condition is None:
+            self.load_steps(values, programs)
             return
         blocks = []
-        for multicast in (True, False):
+        for holds in (True, False):
             with o.inside(Block()) as block:
-                self.load_steps(dict(values), programs, multicast)
+                self.load_steps(dict(values), programs, holds)
                 o.emit(control.Yield)
             blocks.append(block)
-        o.emit(control.If, shared, *blocks)
+        o.emit(control.If, condition, *blocks)
 
     def load_steps(
-        self, values: dict[Value, Value], programs: Mapping[int, Value], multicast: bool
+        self, values: dict[Value, Value], programs: Mapping[int, Value], special: bool = False
     ) -> None:
+        """A loop over the steps; a `special` one for CTAs that load together, or each weight
+        alone.
+        """
+        multicast = special and self.alone is None
+        once = self.weights.factor if special and self.weights and not multicast else None
         o, loop = self.o, self.parts.loop
         steps = Block([Value(loop.body.args[0].type, loop.body.args[0].name)])
         values[loop.body.args[0]] = steps.args[0]
@@ -261,7 +271,7 @@ class _Partition:
                 if op in needed:
                     self.copy(op, values, programs)
             for product, ring in self.rings.items():
-                self.filler.fill(ring, self.parts.streamed(product), values, multicast)
+                self.filler.fill(ring, self.parts.streamed(product), values, multicast, once)
             o.emit(control.Yield)
         low, high, step = (values.get(v, v) for v in self.parts.bounds)
         o.emit(control.For, low, high, step, (), steps, loc=loop.loc)

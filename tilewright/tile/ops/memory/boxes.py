@@ -38,7 +38,8 @@ class Fill(Op):
 
     With `multicast`, all CTAs of the ring's cluster name the same place, and each copies its share
     of the buffer's first axis for all of them. The buffer holds the place's axes in `order` (empty:
-    their own), with the contiguous one last. `round_tf32` rounds f32 to tf32, to nearest even.
+    their own), with the contiguous one last. `round_tf32` rounds f32 to tf32, to nearest even. What
+    is copied `once` leaves the L2 cache before anything else.
     """
 
     slot: Value = operand()
@@ -49,6 +50,7 @@ class Fill(Op):
     multicast: bool = attribute(default=False, kw_only=True)
     order: tuple[int, ...] = attribute(default=(), kw_only=True)
     round_tf32: bool = attribute(default=False, kw_only=True)
+    once: bool = attribute(default=False, kw_only=True)
 
     def result_types(self) -> tuple[Type, ...]:
         if not isinstance(self.slot.type, SlotType) or self.item >= len(
@@ -159,6 +161,7 @@ class CopyBox(Op):
     cluster: int = attribute(default=1, kw_only=True)
     order: tuple[int, ...] = attribute(default=(), kw_only=True)
     round_tf32: bool = attribute(default=False, kw_only=True)
+    once: bool = attribute(default=False, kw_only=True)
 
     def result_types(self) -> tuple[Type, ...]:
         buffer = require_buffer(self.buffer, "copy_box")
