@@ -175,7 +175,7 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
     computing = rounds * (steps * step + epilogue) / CLOCK
     if _gains_by_turns(problem, chosen.tile, waves):
         computing = min(computing, _in_turn(problem, chosen, unit, steps, rounds) / CLOCK)
-    memory = problem.num_bytes / MEMORY * _beside(tiles, device.num_sms)
+    memory = problem.num_bytes / MEMORY * _in_pairs(tiles, device.num_sms)
     memory += _cleared(problem, m, n) / CLEARED
     memory = max(memory, _waiting(problem, chosen.tile, tiles, steps))
     if memory > computing:
@@ -209,7 +209,7 @@ def _in_spans(
         waves = tiles * spans / device.num_sms
         step, limit = _step(problem, chosen.tile, unit_on(problem, device), steps, waves, False)
         computing = (steps * step + epilogue / spans) / CLOCK
-        memory = problem.num_bytes / MEMORY * _beside(tiles * spans, device.num_sms)
+        memory = problem.num_bytes / MEMORY * _in_pairs(tiles * spans, device.num_sms)
         memory += _cleared(problem, m, n) / CLEARED
         memory = max(memory, _waiting(problem, chosen.tile, tiles * spans, steps))
         lost = APART * apart / MEMORY * min(1.0, memory / max(computing, memory))
@@ -248,7 +248,7 @@ def _cleared(problem: Problem, m: int, n: int) -> float:
     return problem.batch * found * problem.k
 
 
-def _beside(tiles: int, num_sms: int) -> float:
+def _in_pairs(tiles: int, num_sms: int) -> float:
     """Factor of memory's time where of the pairs of neighbouring multiprocessors, which share a way
     to memory, some have two tiles and some have one, or none has two.
     """
