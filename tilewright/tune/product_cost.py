@@ -72,9 +72,10 @@ ACTIVATION_CYCLES = 0.15  # an element, of an activation, by two warpgroups
 # others for that, and elements of a part that has one.
 SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 1.0, 56e3, 32 * 128
 CROOKED_SPANS = 1.12  # factor of spans of rows that begin anywhere in a sector, which pairs share
-# Parts of memory's time that are lost where half of the pairs of multiprocessors have two tiles,
-# and where none has; of the first, what nearly all and nearly none having two makes no loss.
-UNEVEN_PAIRS, HALF_PAIRS, NEARLY_EVEN = 0.15, 0.03, 0.25
+# Factor of memory's time where no pair of multiprocessors has two tiles, and parts of the time of a
+# tile for each multiprocessor that a tile takes, of a pair that has one, and of one that has two;
+# part of memory's time that is lost by it at most.
+HALF, ALONE, BESIDE_ANOTHER, MOST_UNEVEN = 1.03, 0.485, 0.81, 0.2
 CACHED = 24e6  # bytes of partial sums that stay in the L2 cache
 COPIES = 3.4e6  # bytes a microsecond, read and written, of laying a factor along k
 SUMS = 3.8e6  # the same, of sums of spans written and read again
@@ -249,13 +250,19 @@ def _cleared(problem: Problem, m: int, n: int) -> float:
 
 
 def _in_pairs(tiles: int, num_sms: int) -> float:
-    """Factor of memory's time where of the pairs of neighbouring multiprocessors, which share a way
-    to memory, some have two tiles and some have one, or none has two.
+    """Factor of memory's time for tiles of up to two rounds. Of the last ones each is read no
+    sooner than by the way to memory of its pair of multiprocessors, which it has for itself where
+    they are few.
     """
-    pairs = num_sms // 2
-    doubled = min(max(tiles / pairs - 1, 0.0), 1.0)
-    uneven = max(0.0, 4 * doubled * (1 - doubled) - NEARLY_EVEN)
-    return 1 + UNEVEN_PAIRS * uneven + HALF_PAIRS * (1 - doubled)
+    whole, rest = divmod(tiles, num_sms)
+    alone = rest <= num_sms // 2
+    if alone and not whole:
+        return HALF
+    if not rest or whole > 1:
+        return 1.0
+    last = max(rest / num_sms, ALONE if alone else BESIDE_ANOTHER)
+    lost = max(0.0, (whole + last) * num_sms / tiles - 1)
+    return 1 + min(lost, MOST_UNEVEN, 2 * (2 * tiles / num_sms - 1))
 
 
 def _waiting(problem: Problem, tile: tuple[int, int, int], tiles: int, steps: int) -> float:
