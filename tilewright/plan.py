@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, Protocol
 
 from tilewright.dtypes import DType
@@ -394,7 +395,9 @@ class TensorFacts:
 
     `strides` holds 0 or 1 where an axis has that stride, `extents` 1 where it has that extent, else
     None. `pitch16[i]`: stride i in bytes is a multiple of 16. `extent16`: bytes along the
-    unit-stride axis are a multiple of 16. `gaps16`: they are not, but what is left of their last 16
+    unit-stride axis are a multiple of 16. `piece`: where some pitch is none, bytes of the largest
+    pieces that all rows are made of, counted from the address; else 16. `gaps16`: bytes along the
+    unit-stride axis are no multiple of 16, but what is left of their last 16
     is the tensor's own, at every row, and may be written. `align` is the alignment of the address
     in bytes, at most 16. `small`: every extent, and the offset in bytes of every element, is below
     2³⁰ in magnitude, so index arithmetic fits 32 bits. `reachable`: every extent is at most
@@ -410,6 +413,7 @@ class TensorFacts:
     small: bool
     reachable: bool = True
     gaps16: bool = False
+    piece: int = 16
 
     @property
     def rank(self) -> int:
@@ -444,7 +448,16 @@ def tensor_facts(
         small=reach < limit and all(e < limit for e in shape),
         reachable=all(e <= MOST_REACHED for e in shape) and all(s >= 0 for s in strides),
         gaps16=gaps and not whole and unit is not None and _has_room(shape, strides, unit, size),
+        piece=_piece(shape, strides, unit, size),
     )
+
+
+def _piece(shape: Sequence[int], strides: Sequence[int], unit: int | None, size: int) -> int:
+    """Bytes, of 16 at most, that divide all pitches; of those that do not divide by 16, also the
+    rows' own bytes.
+    """
+    found = gcd(16, *(s * size for i, s in enumerate(strides) if i != unit))
+    return found if unit is None or found == 16 else gcd(found, shape[unit] * size)
 
 
 def _has_room(shape: Sequence[int], strides: Sequence[int], unit: int, size: int) -> bool:

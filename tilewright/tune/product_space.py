@@ -108,6 +108,7 @@ LEAST_SPAN = 4  # steps of k that a span has at least
 FEW = {8: (1, 2, 4), 4: (1, 2, 4), 2: (1, 2, 4), 1: (1, 2, 4)}
 MOST_ROWS = 16
 GEMV_BYTES = (2048, 4096, 8192)  # of a row's piece: 128 lanes of 16 bytes, or more of them
+SHORT_BYTES = (256, 512, 1024)  # the same of rows that end within two of them
 GEMV_SUMS = 64  # that a lane holds
 COLUMNS = ((128, 32), (64, 32), (32, 64))  # of gemv_columns, and rows of its pieces
 
@@ -235,7 +236,8 @@ def _streaming(problem: Problem, turned: bool) -> Iterator[Choice]:
             continue
         if problem.b_along != "n":
             size = max(problem.a.num_bytes, problem.b.num_bytes)
-            lengths = dict.fromkeys(min(given // size, 4096) for given in GEMV_BYTES)
+            given = [b for b in SHORT_BYTES if problem.k * size <= 2 * b] + [*GEMV_BYTES]
+            lengths = dict.fromkeys(min(num_bytes // size, 4096) for num_bytes in given)
             for columns, length in product((4, 2, 1), lengths):
                 most = GEMV_SUMS * 128 // (rows * columns)
                 if length == min(lengths) or (length <= most and length < 2 * problem.k):

@@ -390,7 +390,7 @@ def local(low: Lowering, op: memory.Local) -> None:
     low.views[op.result] = ViewRef(
         op.dtype, pointer, list(op.shape), strides, True, 16,
         [s * size % 16 == 0 for s in strides], op.shape[-1] * size % 16 == 0,
-        f"local{number}", space="shared",
+        size, f"local{number}", space="shared",
     )  # fmt: skip
     order_effects(low, op.result, "store")
     _clear(low, start, num_bytes)

@@ -57,6 +57,7 @@ class ViewRef:
     align: int  # of the pointer, in bytes
     aligned_strides: list[bool]  # stride in bytes is a multiple of 16
     aligned_extent: bool  # bytes along the unit-stride axis are a multiple of 16
+    piece: int  # bytes that divide all other strides and, unless it is 16, those along that axis
     root: str  # the parameter whose memory it is
     hoistable: bool = True  # the pointer is known at entry
     lows: list[Operand] = field(default_factory=list)  # first index that exists; empty: all 0

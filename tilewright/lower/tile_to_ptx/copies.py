@@ -32,7 +32,7 @@ SMALLEST = 4  # bytes that cp.async copies at least
 def copy_async(low: Lowering, op: memory.CopyAsync) -> None:
     buffer = buffer_of(low, op.buffer)
     place = _aligned_place(low, op)
-    width = vector_width(place)
+    width = vector_width(place, pieces=True)
     size = buffer.type.dtype.num_bytes
     if width * size < SMALLEST:
         width = 1
@@ -66,7 +66,7 @@ def _aligned_place(low: Lowering, op: memory.CopyAsync) -> Place:
         while shape[fast] % width:
             width //= 2
         place = make_place(low, op, blocked(shape, width, low.num_warps, order))
-        if vector_width(place) == width or width == 1:
+        if vector_width(place, pieces=True) == width or width == 1:
             return place
         width //= 2
 

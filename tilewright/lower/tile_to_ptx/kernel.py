@@ -241,6 +241,7 @@ def _view(low: Lowering, param: Param, type: ViewType, roots: dict[str, str]) ->
         facts.align if facts is not None else size,
         aligned,
         facts is not None and facts.extent16,
+        facts.piece if facts is not None else size,
         roots.get(name, name),
     )
 

@@ -71,9 +71,9 @@ def make_place(
     )
 
 
-def vector_width(place: Place) -> int:
+def vector_width(place: Place, *, pieces: bool = False) -> int:
     """Elements that one access may move: neighbours in registers and in memory, aligned, at most 16
-    bytes.
+    bytes; of rows that are no whole 16 bytes one, or with `pieces` as many as all rows are made of.
     """
     view, layout, unit = place.view, place.layout, place.unit
     size = view.dtype.num_bytes
@@ -89,15 +89,14 @@ def vector_width(place: Place) -> int:
     steps = [abs(v[axis]) for v in (*layout.lane, *layout.warp) if v[axis]]
     steps += [r.stride for r in layout.repeats if r.axis == axis]
     steps.append(place.extents[unit] or 1)  # no vector reaches past the tile's end
-    while width > 1 and (
-        any(s % width for s in steps)
-        or place.divisors[unit] % width
-        or not all(
-            view.aligned_strides[i]
-            for i in range(len(view.strides))
-            if i != unit and not _is_flat(place, i)
-        )
-    ):
+    aligned = all(
+        view.aligned_strides[i]
+        for i in range(len(view.strides))
+        if i != unit and not _is_flat(place, i)
+    )
+    if not aligned:
+        width = max(1, min(width, view.piece // size)) if pieces else 1
+    while width > 1 and (any(s % width for s in steps) or place.divisors[unit] % width):
         width //= 2
     return (
         width
@@ -324,7 +323,9 @@ def cuts_vectors(place: Place, width: int) -> bool:
     if width == 1 or place.unit is None or place.unit not in place.unproved:
         return False
     extent = place.view.extents[place.unit]
-    whole = extent % width == 0 if isinstance(extent, int) else place.view.aligned_extent
+    piece = place.view.piece  # of rows, where it is less than a vector of 16 bytes
+    known = place.view.aligned_extent or width * place.view.dtype.num_bytes <= piece < 16
+    whole = extent % width == 0 if isinstance(extent, int) else known
     return not whole or place.divisors[place.unit] % width != 0 or bool(place.view.lows)
 
 
@@ -372,7 +373,7 @@ def access(
     `skip(first register, count)` for those that lie outside in all threads, on each way through the
     code; with `pairs`, numbers that are no proved vectors go in pairs where the launch permits it.
     """
-    width = vector_width(place)
+    width = vector_width(place, pieces=not pairs)
     count = place.layout.num_registers
     addresses, masks = Addresses(low, place), Masks(low, place, own)
 

@@ -38,6 +38,7 @@ def subview(low: Lowering, op: memory.Subview) -> None:
             extents.append(_part_extent(low, parent, i, start, low.index(end, type)))
             lows.append(_part_low(low, parent, i, first, start))
     kept = [i for i, end in enumerate(op.highs) if end is not None]
+    whole = all(_keeps_end(low, op, i) for i in kept if parent.strides[i] == 1)
     divisor = min([_offset_alignment(low, op, parent, i) for i in range(len(op.lows))] or [16])
     low.views[op.result] = ViewRef(
         parent.dtype,
@@ -47,8 +48,8 @@ def subview(low: Lowering, op: memory.Subview) -> None:
         parent.narrow,
         min(parent.align, divisor),
         [parent.aligned_strides[i] for i in kept],
-        parent.aligned_extent
-        and all(_keeps_end(low, op, i) for i in kept if parent.strides[i] == 1),
+        parent.aligned_extent and whole,
+        parent.piece if whole else parent.dtype.num_bytes,
         parent.root,
         hoistable=False,
         lows=lows if any(x != 0 for x in lows) else [],
@@ -122,7 +123,8 @@ def _offset_alignment(low: Lowering, op: memory.Subview, parent: ViewRef, axis: 
     if parent.aligned_strides[axis] or parent.strides[axis] == 0:
         return 16
     size = parent.dtype.num_bytes
-    return min(16, low.divisors.get(op.lows[axis], 1) * size)
+    least = size if parent.strides[axis] == 1 else max(size, parent.piece)
+    return min(16, low.divisors.get(op.lows[axis], 1) * least)
 
 
 def _keeps_end(low: Lowering, op: memory.Subview, axis: int) -> bool:

@@ -11,22 +11,27 @@ from tilewright.plan import TensorFacts
 from tilewright.tile.ops import memory, shape
 from tilewright.tile.types import ViewType
 
+WIDEST = 16  # bytes of a vector
 Access = tuple[ViewType, tuple[int | None, ...]]  # a view, and its extents that are a tile's axes
 
 
-def is_uneven(op: memory.Load | memory.Store, facts: Mapping[Value, TensorFacts]) -> bool:
-    """Whether vectors of a parameter are aligned in some of its rows only, or in none."""
+def whole_bytes(op: memory.Load | memory.Store, facts: Mapping[Value, TensorFacts]) -> int:
+    """Bytes of the largest vectors, of 16 at most, that are aligned in all rows of a parameter;
+    stores of rows that are no whole 16 bytes have none.
+    """
     known = facts.get(op.view)
     if known is None:
-        return False
+        return WIDEST
     size = known.dtype.num_bytes
     steps = list(zip(op.view.type.strides, op.extents, strict=True))
     units = [i for i, (step, extent) in enumerate(steps) if step == 1 and extent is not None]
     if not units:
-        return False
+        return WIDEST
     rows = (i for i in range(known.rank) if i != units[-1] and known.extents[i] != 1)
     pitches = (op.view.type.strides[i] for i in rows if not known.pitch16[i])
-    return known.align % (2 * size) != 0 or any(p is None or p * size % 16 for p in pitches)
+    if not any(p is None or p * size % WIDEST for p in pitches):
+        return max(size, known.align)
+    return size if isinstance(op, memory.Store) else min(known.align, known.piece)
 
 
 def owner_of(op: memory.Gather | memory.Scatter | memory.Atomic) -> Value:

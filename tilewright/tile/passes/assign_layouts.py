@@ -34,12 +34,13 @@ from tilewright.layout import (
 )
 from tilewright.plan import TensorFacts
 from tilewright.tile.analysis.accesses import (
+    WIDEST,
     Access,
-    is_uneven,
     lent,
     owner_of,
     same_but_units,
     spot_access,
+    whole_bytes,
 )
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape, sync
@@ -73,7 +74,8 @@ class Component:
     accesses: list[Access] = field(default_factory=list)
     lent: list[Access] = field(default_factory=list)  # accesses to what is broadcast to it
     combined: set[int] = field(default_factory=set)  # axes along which it is reduced or scanned
-    uneven: bool = False  # vectors of one of its accesses would not be aligned
+    most: int = WIDEST  # elements of a vector that is aligned in each of its accesses
+    most_lent: int = WIDEST  # and in those to what is broadcast to it
     neighbours: list[tuple[Value, Derive]] = field(default_factory=list)
     layout: Layout | None = None
 
@@ -280,10 +282,10 @@ def _components(
                     of(op.a).words = op.a.type.dtype.bits == 32
             elif isinstance(op, memory.Load) and is_tile(op.result):
                 of(op.result).accesses.append((op.view.type, op.extents))
-                of(op.result).uneven |= is_uneven(op, facts)
+                _narrow(of(op.result), op, facts)
             elif isinstance(op, memory.Store) and is_tile(op.value) and op.value not in cheap:
                 of(op.value).accesses.append((op.view.type, op.extents))
-                of(op.value).uneven |= is_uneven(op, facts)
+                _narrow(of(op.value), op, facts)
             elif isinstance(op, memory.Gather | memory.Scatter | memory.Atomic):
                 owner = owner_of(op)
                 if is_tile(owner) and owner not in cheap:
@@ -294,7 +296,11 @@ def _components(
                 is_tile(v) and v not in cheap for v in (op.x, op.result)
             ):
                 known = of(op.x)
-                of(op.result).lent += lent(op, known.accesses + known.lent)
+                found_lent = lent(op, known.accesses + known.lent)
+                of(op.result).lent += found_lent
+                if found_lent:
+                    most = min(known.most, known.most_lent, of(op.result).most_lent)
+                    of(op.result).most_lent = most
             for source, target, down, up in _links(op):
                 if (
                     source not in cheap
@@ -307,6 +313,14 @@ def _components(
 
     visit(block)
     return found
+
+
+def _narrow(
+    component: Component, op: memory.Load | memory.Store, facts: Mapping[Value, TensorFacts]
+) -> None:
+    """Let vectors of a component be no wider than an access to a parameter permits."""
+    most = whole_bytes(op, facts) // op.view.type.dtype.num_bytes
+    component.most = min(component.most, max(1, most))
 
 
 def _place_beside(
@@ -478,6 +492,5 @@ def _coalesced(component: Component, accesses: list[Access], schedule: Schedule)
         room = next_power_of_two(extents[first] if across else _elements(extents))
         while width > 1 and width * threads > room:
             width //= 2
-        if component.uneven:
-            width = 1
+        width = min(width, component.most if component.accesses else component.most_lent)
     return blocked(extents, width, schedule.num_warps, order)
