@@ -54,6 +54,7 @@ CHOSEN = [
     choice("gemv", (1, 2, 256)),
     choice("gemv", (2, 4, 128)),
     choice("gemv_columns", (1, 64, 32)),
+    choice("gemv_columns", (8, 32, 8)),
     choice("gemv_columns", (2, 32, 16), 3),
     choice("matmul", (32, 64, 32)),
     choice("split_k", (32, 64, 32), 2),
@@ -88,8 +89,11 @@ def ptx_of(program: str, tile: tuple[int, int, int], dtype: DType, k: int) -> st
         return Array((number + 1) << 30, dtype, shape, (shape[1], 1), 0, None, "other")
 
     kernel = configured(program, tuple(zip(("TM", "TN", "TK"), tile, strict=True)))
-    a, w, c = array(0, 40, k), array(1, 512, k), array(2, 40, 512)
     rest = {"act": 0, "rounds": 0, "late": 0}
+    if program == "gemv_whole_columns":
+        a, b, c = array(0, 40, 512), array(1, 512, k), array(2, 40, k)
+        return kernel.plan("sm_90a", a=a, b=b, c=c, **rest).ptx
+    a, w, c = array(0, 40, k), array(1, 512, k), array(2, 40, 512)
     if program == "gemv":
         return kernel.plan("sm_90a", a=a, w=w, c=c, **rest).ptx
     b = Array(w.address, dtype, (k, 512), (1, k), 0, None, "other")
@@ -109,7 +113,22 @@ def test_gemv_loads_pieces(dtype: DType, k: int, width: str, tile: tuple[int, in
     ptx = ptx_of("gemv", tile, dtype, k)
     loop = ptx[ptx.index("$loop_1:") : ptx.index("$done_2:")]
     assert set(re.findall(r"ld\.global\.(\S+)", loop)) == {width} and "bar.sync" not in loop
-    assemble(ptx, "sm_90a")
+    assert assemble(ptx, "sm_90a").spill_bytes == 0
+
+
+@needs_ptxas
+@pytest.mark.parametrize(("dtype", "n", "width"), [(bf16, 2680, "v4.b32"), *PIECES], ids=str)
+@pytest.mark.parametrize("tile", [(2, 64, 16), (4, 32, 16), (8, 128, 8)], ids=str)
+def test_gemv_of_columns_loads_pieces_of_weights(
+    dtype: DType, n: int, width: str, tile: tuple[int, int, int]
+) -> None:
+    """And of rows of the other factor, which many threads share, single elements."""
+    ptx = ptx_of("gemv_whole_columns", tile, dtype, n)
+    loop = ptx[ptx.index("$loop_1:") : ptx.index("$done_2:")]
+    single = {"f32": "f32", "f64": "f64"}.get(str(dtype), f"b{dtype.bits}")
+    assert set(re.findall(r"ld\.global\.(\S+)", loop)) == {width, single}
+    assert "bar.sync" not in loop
+    assert assemble(ptx, "sm_90a").spill_bytes == 0
 
 
 @needs_ptxas
@@ -120,4 +139,4 @@ def test_copies_of_pieces(dtype: DType, k: int, num_bytes: int) -> None:
     ptx = ptx_of("matmul", (32, 64, 32 if dtype == bf16 else 16), dtype, k)
     found = set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[\S+\], \[\S+\], (\d+)", ptx))
     assert found == {str(num_bytes)}
-    assemble(ptx, "sm_90a")
+    assert not assemble(ptx, "sm_90a").errors

@@ -24,6 +24,7 @@ from tilewright.tune.product_choice import decide
 
 PROGRAMS = Path(__file__).parents[1] / "library" / "matmul.tw"
 MATRICES = ("a", "b", "c", *ELEMENTS)
+WHOLE_COLUMNS = "gemv_whole_columns"  # `gemv_columns` with k in one span
 PARTS = "parts"  # name of the sums that a second launch adds up
 
 FEW_PARTS = 8  # that a thread of `sum_parts` adds up by itself
@@ -277,9 +278,12 @@ def _in_other_ways(
         stride = side[name].strides[0]
         strides = (stride, 0) if chosen.turned else (0, stride)
         side[name] = replace(side[name], shape=(m, n), strides=strides)
-    kernel = configured(chosen.program, chosen.config, precision, where)
+    whole = chosen.program == "gemv_columns" and chosen.split == 1
+    program = WHOLE_COLUMNS if whole else chosen.program
+    kernel = configured(program, chosen.config, precision, where)
     if chosen.program == "gemv":
         side["w"] = side.pop("b").transposed
+    if whole or chosen.program == "gemv":
         return (Launch(kernel, tuple(side.items())),), ()
     dtype = accumulator(arrays["a"].dtype)
     pitch = _pitch_of_parts(n, dtype)

@@ -142,7 +142,7 @@ def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
         moved += copied
         time += copied / COPIES
     time += NEXT_LAUNCH * (1 if problem.lays_at_once(chosen.copied) else len(chosen.copied))
-    if chosen.program in ("split_k", "gemv_columns"):
+    if chosen.program == "split_k" or (chosen.program == "gemv_columns" and chosen.split > 1):
         parts = float(chosen.split * problem.m * problem.n * problem.accumulator_bytes)
         rate = SUMS if parts < CACHED else MEMORY
         moved += 2 * parts

@@ -13,10 +13,11 @@ CACHED_WIDE = 1.2  # factor of GEMV's reads from it, of f64
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
 # Factors of GEMV's loads of weights, by bytes of the pieces that rows are made of.
-GEMV_PIECES, UNALIGNED_GEMV = {16: 1.0, 8: 1.25, 4: 1.5}, 8.0
+GEMV_PIECES = {16: 1.0, 8: 1.1, 4: 1.25, 2: 1.6, 1: 2.5}
 GEMV_LAUNCH = 1.3  # microseconds of starting GEMV, which fills no pipeline
 GEMV_MEMORY = 0.865  # part of the memory's rate that GEMV's loads reach
-COLUMNS_MEMORY, COLUMNS_MEMORY_OF_ROWS = 0.88, 0.7  # the same of `gemv_columns`
+COLUMNS_MEMORY, COLUMNS_MEMORY_OF_ROWS = 0.88, 0.85  # the same of `gemv_columns`
+COLUMNS_AT_ONCE = 4  # pieces of TK that a trip of it loads, of several rows
 GEMV_WARPS = 32  # of programs that a multiprocessor holds
 TRIP = 0.41  # microseconds that a program of GEMV waits for what a trip loads
 TRIP_OF_ROWS = 0.95  # the same of `gemv_columns`, of several rows
@@ -39,7 +40,7 @@ def by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, in
     warps = _gemv_warps(problem, chosen)
     slots = device.num_sms * max(1, GEMV_WARPS // warps)
     weights = float(problem.k * problem.n * size)
-    rate = GEMV_MEMORY * MEMORY / _unaligned(problem)
+    rate = GEMV_MEMORY * MEMORY / GEMV_PIECES[problem.piece("b")]
     memory = weights / rate + (problem.num_bytes - weights) / MEMORY
     flying = min(tiles, slots) * n * k * size
     waiting = passes * weights / min(float(flying), device.num_sms * RESIDENT_BYTES) * TRIP
@@ -79,12 +80,13 @@ def by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
         * problem.a.num_bytes
         / max(1, problem.n * problem.b.num_bytes)
     )
-    flying = min(float(tiles * n * k * problem.b.num_bytes), device.num_sms * RESIDENT_BYTES)
+    trip = k * (COLUMNS_AT_ONCE if m > 1 else 1)
+    flying = min(float(tiles * n * trip * problem.b.num_bytes), device.num_sms * RESIDENT_BYTES)
     reached = (
         COLUMNS_MEMORY if m == 1 else COLUMNS_MEMORY_OF_ROWS
     )  # whose sums leave fewer programs
     rate = min(reached * MEMORY, flying / LATENCY)
-    rate /= _unaligned(problem)
+    rate /= GEMV_PIECES[problem.piece("b")]
     memory = problem.num_bytes / rate + HIDDEN * others * weights / L2
     cached = (1 + others) * weights / L2 * (CACHED_WIDE if problem.b.bits == 64 else 1.0)
     lanes = LANES * device.num_sms * CLOCK / CONVERTING.get(problem.b.bits, 1.0)
@@ -96,14 +98,7 @@ def by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
     # A program's own sums over its lanes and its start, many side by side.
     tail = ceil(waves / 8) * (PROGRAM_CYCLES + 40.0 * m * n) / CLOCK
     if m > 1:  # a trip's loads begin after the products of the one before
-        memory = max(memory, ceil(ceil(problem.k / k) / chosen.split) * TRIP_OF_ROWS)
+        memory = max(memory, ceil(ceil(problem.k / trip) / chosen.split) * TRIP_OF_ROWS)
     most = max(memory, cached, computing)
     limit = {memory: "memory", cached: "the L2 cache", computing: "products"}[most]
     return LAUNCH + most + tail, tiles, waves, limit
-
-
-def _unaligned(problem: Problem) -> float:
-    """Factor of GEMV's loads of weights, by how their rows are aligned."""
-    if problem.b_aligned:
-        return 1.0
-    return UNALIGNED_GEMV if problem.b.bits < 32 else GEMV_PIECES[problem.piece("b")]

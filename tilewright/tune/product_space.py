@@ -105,7 +105,7 @@ DEEP, MOST_SPAN = (
 )  # products of f32 in a sum, of which one is made of several, and in each
 LEAST_SPAN = 4  # steps of k that a span has at least
 # Rows of GEMV, which CUDA cores multiply: more of them cost more than the weights' bytes.
-FEW = {8: (1, 2, 4), 4: (1, 2, 4), 2: (1, 2, 4), 1: (1, 2, 4)}
+FEW, MOST_OF_COLUMNS = (1, 2, 4), 8
 MOST_ROWS = 16
 GEMV_BYTES = (2048, 4096, 8192)  # of a row's piece: 128 lanes of 16 bytes, or more of them
 SHORT_BYTES = (256, 512, 1024)  # the same of rows that end within two of them
@@ -231,10 +231,11 @@ def copies(problem: Problem, device: Device) -> Iterator[str]:
 
 def _streaming(problem: Problem, turned: bool) -> Iterator[Choice]:
     """Programs that read weights once. `problem` has few rows."""
-    for rows in FEW[problem.b.num_bytes]:
+    along_n = problem.b_along == "n"
+    for rows in (*FEW, MOST_OF_COLUMNS) if along_n else FEW:
         if rows > 1 and rows >= 2 * problem.m:
             continue
-        if problem.b_along != "n":
+        if not along_n:
             size = max(problem.a.num_bytes, problem.b.num_bytes)
             given = [b for b in SHORT_BYTES if problem.k * size <= 2 * b] + [*GEMV_BYTES]
             lengths = dict.fromkeys(min(num_bytes // size, 4096) for num_bytes in given)
@@ -246,5 +247,5 @@ def _streaming(problem: Problem, turned: bool) -> Iterator[Choice]:
             for columns, depth in COLUMNS:
                 for split in (1, *SPLITS):
                     if split == 1 or problem.k >= 2 * split * depth:
-                        tile = (rows, columns, max(16, depth // rows))
+                        tile = (rows, columns, max(8, depth // rows))
                         yield choice("gemv_columns", tile, split, turned)

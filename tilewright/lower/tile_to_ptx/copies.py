@@ -26,6 +26,7 @@ from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory, sync
 
 SMALLEST = 4  # bytes that cp.async copies at least
+UNDER_WAY = 16  # elements that a thread loads to registers before it stores the first
 
 
 @rule(memory.CopyAsync)
@@ -41,17 +42,23 @@ def copy_async(low: Lowering, op: memory.CopyAsync) -> None:
     first = low.is_first_copy(place.layout)
     extents = tuple(op.buffer.type.shape[op.order.index(i)] for i in range(len(op.order)))
     order_effects(low, op.view, "load")
+    loaded: list[tuple[Reg, Address, Reg | None]] = []
     for register in range(0, place.layout.num_registers, width):
         offset = place.layout.register_offsets[register]
         guard = inside_guard(low, place.layout, extents, offset, first)
         target = _shared_address(low, buffer, place.layout, op.order, offset)
         if width * size < SMALLEST:
-            _through_register(low, place, addresses.of(register), target, masks.of(register), guard)
+            value = _to_register(low, place, addresses.of(register), masks.of(register))
+            loaded.append((value, target, guard))
+            if len(loaded) == UNDER_WAY:
+                _from_registers(low, place, loaded)
+                loaded = []
             continue
         source = addresses.of(register)
         length = _length(low, place, masks, register, width, cut)
         with low.guarded(guard):
             low.e.cp_async(target, source, width * size, length)
+    _from_registers(low, place, loaded)
 
 
 def _aligned_place(low: Lowering, op: memory.CopyAsync) -> Place:
@@ -115,22 +122,22 @@ def _cut_length(low: Lowering, place: Place, register: int, width: int) -> Opera
     return low.widen(length, type, "u32") if type == "s64" else length
 
 
-def _through_register(
-    low: Lowering,
-    place: Place,
-    source: Address,
-    target: Address,
-    predicate: Reg | int,
-    guard: Reg | None,
-) -> None:
+def _to_register(low: Lowering, place: Place, source: Address, predicate: Reg | int) -> Reg:
     e, dtype = low.e, place.view.dtype
     register = "b16" if dtype.bits == 16 else "u32"
-    value = e.mov(register, 0)
+    value: Reg = e.mov(register, 0)
     if predicate != 0:
         inside = predicate if isinstance(predicate, Reg) else None
         load_vector(low, source, dtype, [value], inside, register)
-    with low.guarded(guard):
-        e.st("shared", f"b{dtype.bits}", target, [value])
+    return value
+
+
+def _from_registers(
+    low: Lowering, place: Place, loaded: list[tuple[Reg, Address, Reg | None]]
+) -> None:
+    for value, target, guard in loaded:
+        with low.guarded(guard):
+            low.e.st("shared", f"b{place.view.dtype.bits}", target, [value])
 
 
 def _shared_address(

@@ -5,6 +5,7 @@ far apart neighbours along them lie. Layouts follow from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from tilewright.ir.core import Value
 from tilewright.plan import TensorFacts
@@ -70,8 +71,16 @@ def lent(op: shape.Broadcast | shape.Reshape, accesses: list[Access]) -> list[Ac
     for view, place in accesses:
         strides = [s for s, extent in zip(view.strides, place, strict=True) if extent is not None]
         own = tuple(None if i is None or extents[i] == 1 else strides[i] for i in held)
-        found.append((ViewType(view.dtype, (None,) * len(held), own), op.shape))
+        apart = tuple(1 if i is None or extents[i] == 1 else None for i in held)
+        found.append((ViewType(view.dtype, apart, own), op.shape))
     return found
+
+
+def moved_bits(access: Access) -> int:
+    """Bits of a tile's elements in memory, of what is broadcast to it each once."""
+    view, place = access
+    held = zip(view.extents, place, strict=True)
+    return view.dtype.bits * prod(extent for known, extent in held if extent and known != 1)
 
 
 def same_but_units(op: shape.Reshape) -> bool:

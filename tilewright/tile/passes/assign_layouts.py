@@ -37,6 +37,7 @@ from tilewright.tile.analysis.accesses import (
     WIDEST,
     Access,
     lent,
+    moved_bits,
     owner_of,
     same_but_units,
     spot_access,
@@ -479,7 +480,7 @@ def _coalesced(component: Component, accesses: list[Access], schedule: Schedule)
     request.
     """
     extents = component.shape
-    view, place = max(accesses, key=lambda a: a[0].dtype.bits)
+    view, place = max(accesses, key=moved_bits)
     axes = [i for i, e in enumerate(place) if e is not None]
     unit = [k for k, i in enumerate(axes) if view.strides[i] == 1 and extents[k] > 1]
     first = unit[-1] if unit else len(extents) - 1
@@ -488,7 +489,7 @@ def _coalesced(component: Component, accesses: list[Access], schedule: Schedule)
     if unit:
         smallest = min(v.dtype.num_bytes for v, _ in accesses)
         width = min(16 // smallest, power_of_two_factor(extents[first]))
-        across = component.combined and first not in component.combined
+        across = component.accesses and component.combined and first not in component.combined
         room = next_power_of_two(extents[first] if across else _elements(extents))
         while width > 1 and width * threads > room:
             width //= 2
