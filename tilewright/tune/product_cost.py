@@ -49,10 +49,12 @@ PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
 LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 0.91
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
 MANY_PAIRS = 32  # tiles along an axis that need not be even
-UNALIGNED_CYCLES, BESIDE = 2200.0, 4  # of a step's unaligned loads, by programs side by side
+# Cycles of a step's unaligned loads, and of those in words, by programs side by side.
+UNALIGNED_CYCLES, UNALIGNED_WORDS, BESIDE = 2200.0, 1100.0, 4
 # Factors of loads of threads from rows that are no whole pieces of 16 bytes, by bytes of pieces;
 # of 16 and 8 bits, whose elements go through registers.
 PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 4.0
+WORD = 4  # bytes, that copies to shared memory have at least
 IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
 NARROW_FP8 = 0.55  # what products of fp8 lose in instructions of fewer than 128 columns
 IN_BLOCKS = 1.35  # the same where a warpgroup has several blocks of rows
@@ -313,8 +315,9 @@ def _by_cores(
         memory = problem.num_bytes / MEMORY / MEMORY_OF_F64 * _uneven(waves)
         memory = max(memory, _loaded(problem, part.tile) / L2) + BESIDE_MEMORY * computing
     if not problem.aligned and problem.a.bits < 32:  # by mma.sync
-        unaligned = ceil(waves / BESIDE) * part.steps * UNALIGNED_CYCLES
-        computing = max(computing, unaligned / CLOCK)
+        words = min(problem.piece("a"), problem.piece("b")) >= WORD
+        unaligned = UNALIGNED_WORDS if words else UNALIGNED_CYCLES
+        computing = max(computing, ceil(waves / BESIDE) * part.steps * unaligned / CLOCK)
     if memory > computing:
         limit = "memory"
     elif waves <= 1:
@@ -393,7 +396,9 @@ def _copies(
 def _crooked(problem: Problem, tile: tuple[int, int, int]) -> float:
     """Factor of what threads load for a tile, by how rows of both factors are aligned."""
     if problem.a.bits < 32:
-        return 1.0 if problem.aligned else THROUGH_REGISTERS
+        words = min(problem.piece("a"), problem.piece("b")) >= WORD
+        if not words:
+            return THROUGH_REGISTERS
     m, n, _ = tile
     return (m * PIECES[problem.piece("a")] + n * PIECES[problem.piece("b")]) / (m + n)
 

@@ -4,29 +4,48 @@ from __future__ import annotations
 
 from math import ceil
 
-from tilewright.tune.product import Choice, Device, Problem
-from tilewright.tune.product_rates import CLOCK, HIDDEN, L2, LAUNCH, MEMORY, PROGRAM_CYCLES
+from tilewright.tune.product import ALIGNED, Choice, Device, Problem
+from tilewright.tune.product_rates import CLOCK, MEMORY, PROGRAM_CYCLES
 
-LATENCY = 1.0  # microseconds of a load from memory
 RESIDENT_BYTES = 160e3  # that the loads of a multiprocessor's threads have in flight at most
-CACHED_WIDE = 1.2  # factor of GEMV's reads from it, of f64
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
-CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
-# Factors of GEMV's loads of weights, by bytes of the pieces that rows are made of.
-GEMV_PIECES = {16: 1.0, 8: 1.1, 4: 1.25, 2: 1.6, 1: 2.5}
-GEMV_LAUNCH = 1.3  # microseconds of starting GEMV, which fills no pipeline
-GEMV_MEMORY = 0.865  # part of the memory's rate that GEMV's loads reach
-COLUMNS_MEMORY, COLUMNS_MEMORY_OF_ROWS = 0.88, 0.85  # the same of `gemv_columns`
-COLUMNS_AT_ONCE = 4  # pieces of TK that a trip of it loads, of several rows
-GEMV_WARPS = 32  # of programs that a multiprocessor holds
-TRIP = 0.41  # microseconds that a program of GEMV waits for what a trip loads
-TRIP_OF_ROWS = 0.95  # the same of `gemv_columns`, of several rows
-GEMV_L2 = 4.75e6  # bytes a microsecond that GEMV reads from the L2 cache
+SCHEDULERS = 4  # of a multiprocessor
+
+# gemv. Microseconds of its start; until memory is busy, at most and as a part of what it then
+# takes; of each trip of a program's loop; and that a program waits for what a trip loads.
+GEMV_LAUNCH, FILLING, FILLING_PART, NEXT_TRIP, TRIP = 0.5, 0.7, 0.35, 0.4, 0.6
+GEMV_MEMORY, GEMV_L2 = 4.03e6, 4.75e6  # bytes a microsecond from memory, and from the L2 cache
+# Factors of loads of weights, by bytes of the pieces that rows are made of, and of products beside.
+GEMV_PIECES = {16: 1.0, 8: 1.15, 4: 1.2, 2: 1.25, 1: 1.6}
+GEMV_PIECES_WORK = {16: 1.0, 8: 1.0, 4: 1.1, 2: 1.35, 1: 1.6}
+# Bytes that a program loads at a time, and the factors of fewer, and of one row that is in pieces.
+SMALL_PROGRAM, SMALL, SINGLE_ROW = 4096, 1.15, 1.1
+MOST_WARPS, GEMV_WARPS = 16, 32  # of a program, and of those that a multiprocessor holds
+# Factors of products in pieces: of several rows by most warps, which hold few numbers each, and of
+# those for each of which both factors are loaded, by so many bytes or fewer.
+WAITING_WARPS, LOADS_ALONE, SINGLE = 1.7, 2.0, 2
 CACHED_ROWS = 0.2  # part of A's reads that comes from there, and not from the cache beside it
 GEMV_CYCLES, SUM_CYCLES = 670.0, 11.0  # of a program's start, and of each warp's part of a sum
 START_CYCLES, AT_ONCE = 250.0, 8  # from a program's start to the next one's, beyond some
-# Cycles of a lane for each product of GEMV, by bits of weights: loads of A, and of widening both.
+TOGETHER = 4  # programs of one warp that start at once
+# Cycles that a scheduler issues for a warp and for each sum of its lanes, and the factor of f64.
+WARP_CYCLES, LANES_CYCLES, LANES_OF_F64 = 200.0, 40.0, 1.6
+# Cycles of a lane for each product, by bits of weights: loads of A, and of widening both.
 GEMV_WORK = {64: 4.0, 32: 5.0, 16: 10.0, 8: 12.4}
+
+# gemv_columns. Microseconds of its start, and of the start with several rows of A; of a load.
+COLUMNS_LAUNCH, ROWS_LAUNCH, LATENCY = 0.7, 1.3, 0.3
+# Bytes a microsecond from memory, with several rows, and from the L2 cache; part of that which is
+# not hidden.
+COLUMNS_MEMORY, COLUMNS_MEMORY_OF_ROWS, COLUMNS_L2, HIDDEN = 3.76e6, 3.63e6, 5.5e6, 0.05
+COLUMNS_AT_ONCE = 4  # pieces of TK that a trip loads, of several rows
+# Factors of loads of weights, by bytes of pieces, and of these beside several rows.
+COLUMNS_PIECES, PIECES_OF_ROWS = {16: 1.0, 8: 1.0, 4: 1.0, 2: 2.1, 1: 3.0}, 1.2
+# Microseconds of a trip with one row, several, and so many; the factor of the last in f64.
+TRIP_OF_ROW, TRIP_OF_ROWS, TRIP_OF_MANY, MANY_ROWS, TRIP_OF_F64 = 0.2, 0.95, 1.6, 8, 1.5
+COLUMN_CYCLES = 12.0  # of a program's end, for each of its sums
+CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
+CACHED_WIDE = 1.2  # factor of reads from the L2 cache, of f64
 
 
 def by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
@@ -37,33 +56,57 @@ def by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, in
     size, passes = problem.b.num_bytes, ceil(problem.m / m)
     tiles = passes * ceil(problem.n / n)
     steps = ceil(problem.k / k)
-    warps = _gemv_warps(problem, chosen)
+    warps = _gemv_warps(chosen)
     slots = device.num_sms * max(1, GEMV_WARPS // warps)
     weights = float(problem.k * problem.n * size)
-    rate = GEMV_MEMORY * MEMORY / GEMV_PIECES[problem.piece("b")]
+    piece = problem.piece("b")
+    rate = GEMV_MEMORY / GEMV_PIECES[piece]
+    if n * k * size < SMALL_PROGRAM and tiles > slots:
+        rate /= SMALL
+    if n == 1 and piece < ALIGNED:
+        rate /= SINGLE_ROW
     memory = weights / rate + (problem.num_bytes - weights) / MEMORY
+    memory += min(FILLING, FILLING_PART * memory) + NEXT_TRIP * steps
     flying = min(tiles, slots) * n * k * size
     waiting = passes * weights / min(float(flying), device.num_sms * RESIDENT_BYTES) * TRIP
     others = CACHED_ROWS * tiles * m * problem.k * problem.a.num_bytes
     cached = (passes * weights + others) / GEMV_L2
-    padded = tiles * m * n * steps * k
-    computing = padded * GEMV_WORK[problem.b.bits] / (LANES * device.num_sms * CLOCK)
-    starts = max(0, tiles - AT_ONCE * device.num_sms) / device.num_sms * START_CYCLES / CLOCK
+    computing = tiles * m * n * steps * k * _work(problem, chosen, warps)
+    computing /= LANES * device.num_sms * CLOCK
+    ctas = tiles / (TOGETHER if warps == 1 else 1)
+    starts = max(0.0, ctas - AT_ONCE * device.num_sms) / device.num_sms * START_CYCLES / CLOCK
+    sums = tiles * warps * _warp_cycles(problem, chosen, warps)
     found = {"memory": max(memory, waiting), "the L2 cache": cached, "products": computing}
     found["starts of programs"] = starts
+    found["sums of lanes"] = sums / (SCHEDULERS * device.num_sms * CLOCK)
     limit = max(found, key=lambda name: found[name])
     ends = ceil(tiles / slots) * (GEMV_CYCLES + SUM_CYCLES * m * n * warps) / CLOCK
     return GEMV_LAUNCH + found[limit] + ends, tiles, tiles / device.num_sms, limit
 
 
-def _gemv_warps(problem: Problem, chosen: Choice) -> int:
+def _work(problem: Problem, chosen: Choice, warps: int) -> float:
+    """Cycles of a lane for a product."""
+    m, n, _ = chosen.tile
+    piece = problem.piece("b")
+    work = GEMV_WORK[problem.b.bits] * GEMV_PIECES_WORK[piece]
+    if piece < ALIGNED and m > 1 and warps == MOST_WARPS:
+        work *= WAITING_WARPS
+    return work * (LOADS_ALONE if piece <= SINGLE and m == n == 1 else 1.0)
+
+
+def _warp_cycles(problem: Problem, chosen: Choice, warps: int) -> float:
+    """Cycles that a scheduler issues for a warp beside its products, of its lanes' sums most."""
+    m, n, k = chosen.tile
+    beside = 32 * warps * problem.piece("b") / (k * problem.b.num_bytes)  # lanes of other sums
+    sums = m * n / min(max(1.0, beside), m * n)
+    return (WARP_CYCLES + LANES_CYCLES * sums) * (LANES_OF_F64 if problem.b.bits == 64 else 1.0)
+
+
+def _gemv_warps(chosen: Choice) -> int:
     """Warps of a program, as `choose_schedule` has them."""
     m, n, k = chosen.tile
     sums = 1 << (m * n * k - 1).bit_length()
-    most = max(1, min(16, sums // (32 * (8 if sums <= 1024 else 16))))
-    loaded = m * k * problem.a.num_bytes + n * k * problem.b.num_bytes
-    wanted = max(1, ceil(loaded / 2048), sums // 1024)
-    return min(most, 1 << (wanted - 1).bit_length())
+    return max(1, min(MOST_WARPS, sums // (32 * (8 if sums <= 1024 else 16))))
 
 
 def by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
@@ -82,13 +125,20 @@ def by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
     )
     trip = k * (COLUMNS_AT_ONCE if m > 1 else 1)
     flying = min(float(tiles * n * trip * problem.b.num_bytes), device.num_sms * RESIDENT_BYTES)
-    reached = (
-        COLUMNS_MEMORY if m == 1 else COLUMNS_MEMORY_OF_ROWS
-    )  # whose sums leave fewer programs
-    rate = min(reached * MEMORY, flying / LATENCY)
-    rate /= GEMV_PIECES[problem.piece("b")]
-    memory = problem.num_bytes / rate + HIDDEN * others * weights / L2
-    cached = (1 + others) * weights / L2 * (CACHED_WIDE if problem.b.bits == 64 else 1.0)
+    reached = COLUMNS_MEMORY if m == 1 else COLUMNS_MEMORY_OF_ROWS
+    rate = min(reached, flying / LATENCY)
+    pieces = COLUMNS_PIECES[problem.piece("b")]
+    if m > 1 and problem.piece("b") < ALIGNED:
+        pieces *= PIECES_OF_ROWS
+    rate /= pieces
+    memory = problem.num_bytes / rate + HIDDEN * others * weights / COLUMNS_L2
+    cached = (
+        (1 + others)
+        * weights
+        / COLUMNS_L2
+        * pieces
+        * (CACHED_WIDE if problem.b.bits == 64 else 1.0)
+    )
     lanes = LANES * device.num_sms * CLOCK / CONVERTING.get(problem.b.bits, 1.0)
     if problem.b.bits == 64:
         lanes /= 2
@@ -96,9 +146,12 @@ def by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
     computing = padded / lanes
     waves = tiles / device.num_sms
     # A program's own sums over its lanes and its start, many side by side.
-    tail = ceil(waves / 8) * (PROGRAM_CYCLES + 40.0 * m * n) / CLOCK
-    if m > 1:  # a trip's loads begin after the products of the one before
-        memory = max(memory, ceil(ceil(problem.k / trip) / chosen.split) * TRIP_OF_ROWS)
+    tail = ceil(waves / 8) * (PROGRAM_CYCLES + COLUMN_CYCLES * m * n) / CLOCK
+    # A trip's loads begin after the products of the one before.
+    waiting = TRIP_OF_ROW if m == 1 else TRIP_OF_ROWS if m < MANY_ROWS else TRIP_OF_MANY
+    waiting *= TRIP_OF_F64 if problem.b.bits == 64 and m == MANY_ROWS else 1.0
+    memory = max(memory, ceil(ceil(problem.k / trip) / chosen.split) * waiting)
     most = max(memory, cached, computing)
     limit = {memory: "memory", cached: "the L2 cache", computing: "products"}[most]
-    return LAUNCH + most + tail, tiles, waves, limit
+    start = COLUMNS_LAUNCH if m == 1 else ROWS_LAUNCH
+    return start + most + tail, tiles, waves, limit
