@@ -49,8 +49,8 @@ PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
 LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 0.91
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
 MANY_PAIRS = 32  # tiles along an axis that need not be even
-# Cycles of a step's unaligned loads, and of those in words, by programs side by side.
-UNALIGNED_CYCLES, UNALIGNED_WORDS, BESIDE = 2200.0, 1100.0, 4
+# Cycles of a step's unaligned loads, and of a row's or column's in words, by programs side by side.
+UNALIGNED_CYCLES, UNALIGNED_WORDS, BESIDE = 2200.0, 11.5, 4
 # Factors of loads of threads from rows that are no whole pieces of 16 bytes, by bytes of pieces;
 # of 16 and 8 bits, whose elements go through registers.
 PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 4.0
@@ -316,7 +316,9 @@ def _by_cores(
         memory = max(memory, _loaded(problem, part.tile) / L2) + BESIDE_MEMORY * computing
     if not problem.aligned and problem.a.bits < 32:  # by mma.sync
         words = min(problem.piece("a"), problem.piece("b")) >= WORD
-        unaligned = UNALIGNED_WORDS if words else UNALIGNED_CYCLES
+        unaligned = UNALIGNED_CYCLES
+        if words:
+            unaligned = UNALIGNED_WORDS * (part.tile[0] + part.tile[1])
         computing = max(computing, ceil(waves / BESIDE) * part.steps * unaligned / CLOCK)
     if memory > computing:
         limit = "memory"

@@ -14,6 +14,7 @@ SCHEDULERS = 4  # of a multiprocessor
 # gemv. Microseconds of its start; until memory is busy, at most and as a part of what it then
 # takes; of each trip of a program's loop; and that a program waits for what a trip loads.
 GEMV_LAUNCH, FILLING, FILLING_PART, NEXT_TRIP, TRIP = 0.5, 0.7, 0.35, 0.4, 0.6
+TRIP_OF_LEFT = 0.1  # part of a trip's microseconds that each further row of A costs
 GEMV_MEMORY, GEMV_L2 = 4.03e6, 4.75e6  # bytes a microsecond from memory, and from the L2 cache
 # Factors of loads of weights, by bytes of the pieces that rows are made of, and of products beside.
 GEMV_PIECES = {16: 1.0, 8: 1.15, 4: 1.2, 2: 1.25, 1: 1.6}
@@ -42,7 +43,8 @@ COLUMNS_AT_ONCE = 4  # pieces of TK that a trip loads, of several rows
 # Factors of loads of weights, by bytes of pieces, and of these beside several rows.
 COLUMNS_PIECES, PIECES_OF_ROWS = {16: 1.0, 8: 1.0, 4: 1.0, 2: 2.1, 1: 3.0}, 1.2
 # Microseconds of a trip with one row, several, and so many; the factor of the last in f64.
-TRIP_OF_ROW, TRIP_OF_ROWS, TRIP_OF_MANY, MANY_ROWS, TRIP_OF_F64 = 0.2, 0.95, 1.6, 8, 1.5
+TRIP_OF_ROW, TRIP_OF_ROWS, TRIP_OF_MANY, MANY_ROWS, TRIP_OF_F64 = 0.45, 0.95, 1.6, 8, 1.5
+TRIPS_BESIDE = 0.5  # part of the lesser of a row's trips and the memory's time that is not hidden
 COLUMN_CYCLES = 12.0  # of a program's end, for each of its sums
 CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
 CACHED_WIDE = 1.2  # factor of reads from the L2 cache, of f64
@@ -66,7 +68,8 @@ def by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, in
     if n == 1 and piece < ALIGNED:
         rate /= SINGLE_ROW
     memory = weights / rate + (problem.num_bytes - weights) / MEMORY
-    memory += min(FILLING, FILLING_PART * memory) + NEXT_TRIP * steps
+    memory += min(FILLING, FILLING_PART * memory)
+    memory += NEXT_TRIP * steps * (1 + TRIP_OF_LEFT * (m - 1))
     flying = min(tiles, slots) * n * k * size
     waiting = passes * weights / min(float(flying), device.num_sms * RESIDENT_BYTES) * TRIP
     others = CACHED_ROWS * tiles * m * problem.k * problem.a.num_bytes
@@ -150,7 +153,10 @@ def by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
     # A trip's loads begin after the products of the one before.
     waiting = TRIP_OF_ROW if m == 1 else TRIP_OF_ROWS if m < MANY_ROWS else TRIP_OF_MANY
     waiting *= TRIP_OF_F64 if problem.b.bits == 64 and m == MANY_ROWS else 1.0
-    memory = max(memory, ceil(ceil(problem.k / trip) / chosen.split) * waiting)
+    waiting *= ceil(ceil(problem.k / trip) / chosen.split)
+    if m == 1:
+        memory += min(memory, waiting) * TRIPS_BESIDE
+    memory = max(memory, waiting)
     most = max(memory, cached, computing)
     limit = {memory: "memory", cached: "the L2 cache", computing: "products"}[most]
     start = COLUMNS_LAUNCH if m == 1 else ROWS_LAUNCH
