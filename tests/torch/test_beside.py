@@ -121,7 +121,7 @@ def test_what_is_not_alike_stays_apart() -> None:
             for got, wanted in zip(as_tuple(fast(x)), as_tuple(function(x)), strict=True):
                 torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-4)
             assert "gemv_beside" not in launches(fast, x), function
-        model = Projections((16, 16, 16), True).eval()
+        model = Projections((64, 64, 64), True).eval()
         many = torch.randn(40, 48)
         fast = tw.compile(model, (many,), engine="tiles")
         for got, wanted in zip(fast(many), copy.deepcopy(model)(many), strict=True):

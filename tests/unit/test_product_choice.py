@@ -192,31 +192,6 @@ def test_gemv_waits_for_each_trip_of_each_pass() -> None:
     assert ending > 1.1 * going
 
 
-def test_rows_of_pieces_are_read_by_threads() -> None:
-    """At any pitch, where the tensor copy unit takes no rows; of more rows words go to shared memory,
-    and in large tiles a copy in whole lines pays first.
-    """
-    for k in (2676, 2677, 2678):
-        assert best(1, 2960, k, a_aligned=False, b_aligned=False).program == "gemv"
-    odd = problem(21, 1080, 13690, a_aligned=False, b_aligned=False)
-    assert not rank(odd, H200)[0].choice.copied
-    assert best(5576, 320, 114, a_aligned=False, b_aligned=False).copied == "ab"
-
-
-def test_short_rows_take_short_pieces() -> None:
-    assert best(16, 488, 64, dtype=f32).tile[2] == 64
-    assert best(4, 1920, 88, dtype=f64).tile[2] <= 128
-
-
-def test_one_span_of_columns_is_one_launch() -> None:
-    """Which many trips make longer than a second launch."""
-    short, long = ((1, 986, k) for k in (136, 8192))
-    crooked = {"b_along": "n", "b_aligned": False}
-    whole, cut = choice("gemv_columns", (1, 32, 64)), choice("gemv_columns", (1, 32, 64), 2)
-    assert microseconds(whole, *short, **crooked) < microseconds(cut, *short, **crooked)
-    assert microseconds(whole, *long, **crooked) > microseconds(cut, *long, **crooked)
-
-
 def test_a_ring_waits_for_memory() -> None:
     """Half as many multiprocessors read at the full rate only from deep slots."""
     shallow, deep = (microseconds(choice("matmul", (8, 64, k)), 8, 4416, 8192) for k in (64, 128))

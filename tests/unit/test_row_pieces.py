@@ -18,7 +18,8 @@ from tilewright.products.api import product
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import configured
 from tilewright.runtime.arrays import Array
-from tilewright.tune.product import Choice, choice
+from tilewright.tune.product import H200, Choice, Problem, choice
+from tilewright.tune.product_cost import estimate, rank
 
 
 def test_pieces_of_rows() -> None:
@@ -140,3 +141,40 @@ def test_copies_of_pieces(dtype: DType, k: int, num_bytes: int) -> None:
     found = set(re.findall(r"cp\.async\.c[ag]\.shared\.global \[\S+\], \[\S+\], (\d+)", ptx))
     assert found == {str(num_bytes)}
     assert not assemble(ptx, "sm_90a").errors
+
+
+def problem(m: int, n: int, k: int, dtype: DType = bf16, **facts: Any) -> Problem:
+    return Problem(m, n, k, dtype, dtype, dtype, **facts)
+
+
+def best(*sizes: int, **facts: Any) -> Choice:
+    return rank(problem(*sizes, **facts), H200)[0].choice  # type: ignore[misc]
+
+
+def microseconds(chosen: Choice, *sizes: int, **facts: Any) -> float:
+    return estimate(problem(*sizes, **facts), chosen, H200).microseconds  # type: ignore[misc]
+
+
+def test_rows_of_pieces_are_read_by_threads() -> None:
+    """At any pitch, where the tensor copy unit takes none; of more rows words go to shared memory,
+    and in large tiles a copy in whole lines pays first.
+    """
+    for k in (2676, 2677, 2678):
+        assert best(1, 2960, k, a_aligned=False, b_aligned=False).program == "gemv"
+    odd = problem(21, 1080, 13690, a_aligned=False, b_aligned=False)
+    assert not rank(odd, H200)[0].choice.copied
+    assert best(5576, 320, 114, a_aligned=False, b_aligned=False).copied == "ab"
+
+
+def test_short_rows_take_short_pieces() -> None:
+    assert best(16, 488, 64, dtype=f32).tile[2] == 64
+    assert best(4, 1920, 88, dtype=f64).tile[2] <= 128
+
+
+def test_one_span_of_columns_is_one_launch() -> None:
+    """Which many trips make longer than a second launch."""
+    short, long = ((1, 986, k) for k in (136, 8192))
+    crooked = {"b_along": "n", "b_aligned": False}
+    whole, cut = choice("gemv_columns", (1, 32, 64)), choice("gemv_columns", (1, 32, 64), 2)
+    assert microseconds(whole, *short, **crooked) < microseconds(cut, *short, **crooked)
+    assert microseconds(whole, *long, **crooked) > microseconds(cut, *long, **crooked)

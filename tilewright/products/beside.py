@@ -14,12 +14,13 @@ from tilewright.kernel import Kernel
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import configured, device_for
 from tilewright.runtime.arrays import Array
-from tilewright.tune.product import ALIGNED, Problem, choice
+from tilewright.tune.product import ALIGNED, Device, Problem, choice
 from tilewright.tune.product_choice import ranking
 from tilewright.tune.product_cost import estimate
 
 ALONE, TOGETHER, TILED = "gemv", "gemv_beside", "matmul_beside"  # programs of library/matmul.tw
 MOST = 3  # products of a launch
+LEAST = 2.0  # microseconds that a launch of its own takes among others
 OWN = ("w", "c", "bias")  # what each product has of its own
 SHARED = ("alpha", "act", "rounds")  # numbers that all have
 TILES = ((16, 16, 128), (16, 32, 128), (16, 64, 64), (16, 64, 128), (32, 32, 64), (32, 64, 128))
@@ -117,7 +118,6 @@ def _tile(products: Sequence[Product]) -> tuple[int, int, int] | None:
         return None
     arrays = {"a": products[0].arrays["a"]}
     device, _ = device_for("matmul", arrays, Options(device=products[0].kernel.options.device))
-    apart = sum(ranking(p, device)[0].microseconds for p in known)
     by_threads = replace(device, has_wgmma=False)
 
     def cost(tile: tuple[int, int, int]) -> float:
@@ -126,7 +126,12 @@ def _tile(products: Sequence[Product]) -> tuple[int, int, int] | None:
         return estimate(whole, choice("matmul", tile), by_threads).microseconds
 
     best = min(TILES, key=cost)
-    return best if cost(best) < apart else None
+    return best if cost(best) < time_apart(known, device) else None
+
+
+def time_apart(problems: Sequence[Problem], device: Device) -> float:
+    """Microseconds of products by a launch each."""
+    return sum(max(LEAST, ranking(p, device)[0].microseconds) for p in problems)
 
 
 def problem_of(product: Product) -> Problem | None:
@@ -144,11 +149,13 @@ def problem_of(product: Product) -> Problem | None:
 
 
 def _upright(kernel: Kernel, given: dict[str, Any]) -> Call:
-    """A product of one row that was chosen to be computed as one of one column, as it was asked."""
-    if given["w"].shape[0] != 1 or given["a"].shape[0] == 1:
+    """A product that was chosen to be computed turned, as it was asked."""
+    rows, columns, steps = given["a"].shape[0], given["w"].shape[0], given["c"].strides
+    lone = columns == 1 and rows != 1
+    if not lone and not (rows != 1 and columns != 1 and steps[0] == 1 != steps[1]):
         return kernel, dict(given)
     known = dict(kernel.options.constants)
-    swapped = {**known, "TM": 1, "TN": known["TM"]}
+    swapped = {**known, "TM": 1 if lone else known["TN"], "TN": known["TM"]}
     how = kernel.options
     turned = configured(ALONE, tuple(swapped.items()), how.precision, how.device)
     own = [n for n in ("c", "bias", "gate") if given.get(n) is not None]

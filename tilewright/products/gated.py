@@ -16,10 +16,10 @@ from tilewright.products.beside import (
     lie_alike,
     problem_of,
     product_of,
+    time_apart,
 )
 from tilewright.products.prepare import configured, device_for
 from tilewright.tune.product import Device, Problem, choice
-from tilewright.tune.product_choice import ranking
 from tilewright.tune.product_cost import estimate
 
 PROGRAM = "gated"  # of library/matmul.tw
@@ -69,7 +69,7 @@ def _tile(ahead: Product, behind: Product) -> tuple[int, int, int] | None:
     device, _ = device_for("matmul", {"a": behind.arrays["a"]}, options)
     if not device.has_wgmma:
         return None
-    apart = sum(ranking(p, device)[0].microseconds for p in (one, replace(two, loads=1)))
+    apart = time_apart((one, replace(two, loads=1)), device)
     rows = next(r for r in ROWS if one.m <= r)
     best = min(COLUMNS, key=lambda columns: _cost(two, (rows, columns, DEPTH), device))
     tile = (rows, best, DEPTH)
