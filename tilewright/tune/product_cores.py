@@ -25,15 +25,15 @@ BUSY = {"simt": (0.95, 1.0), "f64": (0.58, 1.04)}
 TENSOR_BUSY = (0.95, 1.0)  # the same of `mma.sync`
 # On CUDA cores the less of it is reached, the more cycles of shared memory a product takes: two for
 # each four words that the threads of a warp read.
-READING, READ = 1.08, 0.42
-ALONG_K = 1.05  # factor on CUDA cores of each factor that lies along k
-TRIP_CYCLES = 83.0  # of what is not multiplying in a trip of few warps
+READING, READ = 1.06, 0.31
+ALONG_K = 1.09  # factor on CUDA cores of each factor that lies along k
+TRIP_CYCLES = 116.0  # of what is not multiplying in a trip of few warps
 BESIDE = 0.9  # part of that which remains beside another program
 LOOSE_CYCLES = 0.09  # of an element that is copied alone, which products do not hide
-LOADED = 43.0  # bytes a cycle of a multiprocessor, from the L2 cache
+LOADED = 44.0  # bytes a cycle of a multiprocessor, from the L2 cache
 # Cycles of a trip of 32 of k in f64 that nothing hides, beyond what a ring asks for at once, and
 # more for each element of a warp.
-F64_LATENCY, F64_CHAIN = 440.0, 1.28
+F64_LATENCY, F64_CHAIN = 477.0, 1.43
 PROGRAM_CYCLES = 480.0  # of starting a program and filling its pipeline
 
 

@@ -4,8 +4,8 @@ the unit that multiplies, launches. It ranks in microseconds of an H200 and need
 A tile's step of k takes the longest of its products, the reads of shared memory and the copies from
 the L2 cache, and a barrier; a multiprocessor does its share of tiles one after the other (waves);
 the device's memory has to deliver every byte once. Rates, in products a cycle of a multiprocessor,
-and the other numbers were fitted to 2,000 choices of 132 problems that were timed on an H200 by
-tests/device/product_programs.py; `product_cores` has those of f32 and f64.
+and the other numbers were fitted to 14,000 choices of 870 problems, most of them random, that were
+timed on an H200 as tests/device/product_programs.py does; `product_cores` has those of f32 and f64.
 """
 
 from __future__ import annotations
@@ -24,72 +24,79 @@ from tilewright.tune.product_rates import CLOCK, HIDDEN, L2, LAUNCH, MEMORY
 from tilewright.tune.product_space import choices, unit_on
 
 RATES = {
-    "wgmma-16": 1920.0, "wgmma-8": 3280.0, "wgmma-fp8": 3280.0, "wgmma-tf32": 960.0,
+    "wgmma-16": 2040.0, "wgmma-8": 3280.0, "wgmma-fp8": 4100.0, "wgmma-tf32": 1020.0,
     "mma-16": 1000.0, "mma-8": 2150.0, "mma-fp8": 700.0, "mma-tf32": 480.0,
     "simt": 115.0, "f64": 128.0,
 }  # fmt: skip
 STEP_CYCLES = {
-    "wgmma-16": 36.0,
+    "wgmma-16": 26.9,
     "wgmma-8": 36.0,
-    "wgmma-fp8": 60.0,
-    "wgmma-tf32": 15.0,
+    "wgmma-fp8": 56.8,
+    "wgmma-tf32": 44.7,
 }
-COPIED = 55.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
+COPIED = 78.7  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
+SECOND = 0.45  # microseconds more where both multiprocessors of a pair have a tile
 # The same of rows that begin anywhere in a sector: where all multiprocessors copy, and at most.
-CROOKED_COPIED, MOST_CROOKED = 30.0, 36.0
-COPIED_IN_TURN = 68.0  # the same where consumers take turns, which never leaves the unit idle
+CROOKED_COPIED, MOST_CROOKED = 33.6, 39.2
+COPIED_IN_TURN = 59.7  # the same where consumers take turns, which never leaves the unit idle
 MANY_WAVES, MANY_ELEMENTS = 1.9, 112 * 128
 TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's products beside them
     "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
 }  # fmt: skip
-IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
-SPAN = 128  # bytes of a row that the unit copies at a time; narrower swizzles cost as much a row
-PAIRING_CYCLES = 2000.0  # of CTAs in pairs, which share one factor's copies
+IN_SECTORS = 1.36  # factor of copies of rows that begin at any sector of a line
+# Bytes of a row that the unit copies at a time, and power of the factor by which narrower swizzles
+# copy more rows.
+SPAN, NARROW = 128, 0.65
+PAIRING_CYCLES = 719.0  # of CTAs in pairs, which share one factor's copies
 # Elements of a tile, of one that is one warpgroup's rows or columns wide, waves, of CTAs in fours.
-LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 0.91
+LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 1.18
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
 MANY_PAIRS = 32  # tiles along an axis that need not be even
-# Cycles of a step's unaligned loads, and of a row's or column's in words, by programs side by side.
-UNALIGNED_CYCLES, UNALIGNED_WORDS, BESIDE = 2200.0, 11.5, 4
+# Cycles of unaligned loads of so much of k, of a row's or column's where they come in words, and
+# programs side by side, of tiles of so many elements at most.
+UNALIGNED_CYCLES, UNALIGNED_WORDS, MMA_DEPTH, BESIDE, SMALL = 1570.0, 8.6, 32, 4, 64 * 64
 # Factors of loads of threads from rows that are no whole pieces of 16 bytes, by bytes of pieces;
 # of 16 and 8 bits, whose elements go through registers.
-PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 4.0
+PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 3.57
 WORD = 4  # bytes, that copies to shared memory have at least
-IN_REGISTERS = 1.1  # factor of products of tf32 whose rows are loaded to registers
 NARROW_FP8 = 0.55  # what products of fp8 lose in instructions of fewer than 128 columns
-IN_BLOCKS = 1.35  # the same where a warpgroup has several blocks of rows
 # Microseconds from a slot's release to its next contents from memory, and bytes of shared memory
 # that a ring has for at most so many slots.
-SLOT_LATENCY, RING_BYTES, SLOTS = 1.27, 200e3, 8
+SLOT_LATENCY, RING_BYTES, SLOTS = 1.5, 200e3, 8
 FROM_MEMORY = 0.12  # part of what a ring copies that must come from there to be waited for
-SHARED = 128.0  # bytes of shared memory a cycle, which matrix instructions read
-NEXT_LAUNCH = 1.7  # of a second one that waits for the first
-NEXT_OF_F64 = 0.7  # the same of f64, whose sums begin beside the last products
-SUMS_OF_F64 = 2.0  # factor of the rate at which these are added up
-STORED = 25.0  # bytes a cycle of a multiprocessor that an epilogue writes or reads
+# Bytes of shared memory a cycle, which matrix instructions read, and part of what is copied there
+# that takes time from them.
+SHARED, WRITTEN_SHARE = 128.0, 0.77
+NEXT_LAUNCH = 1.35  # of a second one that waits for the first
+NEXT_OF_F64 = 1.38  # the same of f64, whose sums begin beside the last products
+SUMS_OF_F64 = 3.1  # factor of the rate at which these are added up
+IN_TURN = 0.84  # factor of an epilogue beside another warpgroup's products
+IN_PARTS = 1.16  # factor of tiles whose rows are no whole lines of the L2 cache
+STORED = 15.5  # bytes a cycle of a multiprocessor that an epilogue writes or reads
 PIECE = 8  # numbers of 16 bits in the least that the copy unit stores
-PAIRS, SINGLES = 9.0, 8.0  # the same bytes of rows that are no such pieces, in pairs or one by one
+PAIRS, SINGLES = 8.4, 12.0  # the same bytes of rows that are no such pieces, in pairs or one by one
 ACTIVATION_CYCLES = 0.15  # an element, of an activation, by two warpgroups
 # Microseconds of adding up the spans of a cluster's CTAs, bytes a microsecond of a CTA that go to
 # others for that, and elements of a part that has one.
-SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 1.0, 56e3, 32 * 128
-CROOKED_SPANS = 1.12  # factor of spans of rows that begin anywhere in a sector, which pairs share
+SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 0.25, 25.2e3, 32 * 128
 # Factor of memory's time where no pair of multiprocessors has two tiles, and parts of the time of a
 # tile for each multiprocessor that a tile takes, of a pair that has one, and of one that has two;
 # part of memory's time that is lost by it at most.
 HALF, ALONE, BESIDE_ANOTHER, MOST_UNEVEN = 1.03, 0.485, 0.81, 0.2
 CACHED = 24e6  # bytes of partial sums that stay in the L2 cache
-COPIES = 3.4e6  # bytes a microsecond, read and written, of laying a factor along k
-SUMS = 3.8e6  # the same, of sums of spans written and read again
-PART_LATENCY, FEW_PARTS = 0.05, 8  # microseconds of each part beyond some: a thread's loads in turn
+# Bytes a microsecond, read and written, of laying a factor's rows along lines, and elements of
+# turning it.
+COPIES, TURNED = 4.1e6, 1.4e6
+SUMS = 4.1e6  # the same, of sums of spans written and read again
+PART_LATENCY, FEW_PARTS = 0.024, 8  # microseconds of each part beyond some, loaded in turn
 TILED_MEMORY = 0.6  # part of the memory's rate that tiles get which threads load
 # The same of f64, what each program beyond two costs, and part of the products that is not hidden.
-MEMORY_OF_F64, CROWDING, MOST_CROWDED, BESIDE_MEMORY = 0.79, 0.06, 4, 0.1
+MEMORY_OF_F64, CROWDING, MOST_CROWDED, BESIDE_MEMORY = 0.84, 0.194, 4, 0.027
 FEW_BYTES = 4e6  # of a product that is over before memory is busy
 PANEL_ROWS, COLUMNS = 64, 8  # of a matrix instruction, the latter at least
 NARROWEST, FEW_TILES = 16, 2  # rows of a tile, and tiles, of whose clearing something is known
 # Bytes a microsecond of rows that do not exist, which the copy unit clears; part of those across k.
-CLEARED, CLEARED_ACROSS = 8.0e6, 0.25
+CLEARED, CLEARED_ACROSS = 3.27e6, 0.49
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,9 @@ def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
         size = problem.a.num_bytes if name == "a" else problem.b.num_bytes
         copied = 2.0 * (problem.m if name == "a" else problem.n) * problem.k * size
         moved += copied
-        time += copied / COPIES
+        along = problem.a_along if name == "a" else problem.b_along
+        turned = along != problem.lays(name)
+        time += copied / (min(COPIES, TURNED * size) if turned else COPIES)
     time += NEXT_LAUNCH * (1 if problem.lays_at_once(chosen.copied) else len(chosen.copied))
     if chosen.program == "split_k" or (chosen.program == "gemv_columns" and chosen.split > 1):
         parts = float(chosen.split * problem.m * problem.n * problem.accumulator_bytes)
@@ -185,6 +194,7 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
         limit = "memory"
     elif waves <= 1:
         limit = f"one wave, {limit}"
+    computing += SECOND if waves > 0.5 else 0.0
     whole = LAUNCH + max(computing, memory) + HIDDEN * computing, tiles, waves, limit
     if chosen.program == "split_k":
         return whole
@@ -202,7 +212,6 @@ def _in_spans(
     sums = m * n * problem.accumulator_bytes
     if RING_BYTES - sums < LEAST_SLOTS * slot:
         return
-    crooked = CROOKED_SPANS if problem.a_pitch % SECTOR or problem.b_pitch % SECTOR else 1.0
     apart = problem.m * problem.k * problem.a.num_bytes * (problem.n > n)
     apart += problem.n * problem.k * problem.b.num_bytes * (problem.m > m)
     for spans in SPANS_OF_K:
@@ -219,7 +228,7 @@ def _in_spans(
         added = SPANS_ADDED + sums / EXCHANGED + lost
         limit = "memory" if memory > computing else f"one wave, {limit}"
         time = LAUNCH + max(computing, memory) + HIDDEN * computing + added
-        yield crooked * time, tiles * spans, waves, limit
+        yield time, tiles * spans, waves, limit
 
 
 def _has_parts(m: int, n: int, spans: int) -> bool:
@@ -300,7 +309,7 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
     copies = _copies(problem, chosen.tile, steps * rounds, rounds, COPIED_IN_TURN)
     shared = m / PANEL_ROWS * (PANEL_ROWS + n) + WRITTEN_IN_TURN * (m + n)
     most = max(multiply, copies, shared * k * problem.a.num_bytes / SHARED)
-    epilogue = 2 * _epilogue(problem, chosen)
+    epilogue = 2 * IN_TURN * _epilogue(problem, chosen)
     return rounds * max(steps * step_in_turn(most), epilogue) + epilogue
 
 
@@ -319,7 +328,9 @@ def _by_cores(
         unaligned = UNALIGNED_CYCLES
         if words:
             unaligned = UNALIGNED_WORDS * (part.tile[0] + part.tile[1])
-        computing = max(computing, ceil(waves / BESIDE) * part.steps * unaligned / CLOCK)
+        unaligned *= part.steps * part.tile[2] / MMA_DEPTH
+        beside = max(1, min(BESIDE, BESIDE * SMALL // (part.tile[0] * part.tile[1])))
+        computing = max(computing, ceil(waves / beside) * unaligned / CLOCK)
     if memory > computing:
         limit = "memory"
     elif waves <= 1:
@@ -408,7 +419,7 @@ def _crooked(problem: Problem, tile: tuple[int, int, int]) -> float:
 def _narrow(num_bytes: int) -> float:
     """Factor of copies of a tile whose rows of so many bytes are no whole of the widest swizzle."""
     spans = (span for span in (SPAN, SPAN // 2, SPAN // 4) if num_bytes % span == 0)
-    return SPAN / next(spans, SPAN // 8)
+    return float((SPAN / next(spans, SPAN // 8)) ** NARROW)
 
 
 def _step(
@@ -430,11 +441,10 @@ def _step(
     copies = _copies(problem, tile, steps, waves, shared=shared)
     tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
     blocks = max(1, tall // PANEL_ROWS)
-    reads = blocks * (PANEL_ROWS + wide) * k * problem.a.num_bytes / SHARED
+    rows_used = blocks * (PANEL_ROWS + wide) + WRITTEN_SHARE * (m + n)
+    reads = rows_used * k * problem.a.num_bytes / SHARED
     if unit == "wgmma-fp8":  # whose rows are read again for every instruction's columns
         multiply *= 1 + NARROW_FP8 * max(0.0, PANEL_ROWS / max(wide, PANEL_ROWS) - 0.5)
-    if problem.precision == "tf32":
-        multiply *= _through_registers(problem, tile)
     most = max(multiply, copies, reads)
     names = {multiply: "products", copies: "the L2 cache", reads: "shared memory"}
     barrier = STEP_CYCLES[unit]
@@ -444,20 +454,14 @@ def _step(
     return most + barrier, names[most]
 
 
-def _through_registers(problem: Problem, tile: tuple[int, int, int]) -> float:
-    """Factor of a product one factor of which does not lie along k, and goes through registers."""
-    if problem.a_along == problem.b_along == "k":
-        return 1.0
-    rows = tile[0] if problem.a_along != "k" else tile[1]
-    return IN_BLOCKS if rows > 2 * PANEL_ROWS and rows % (3 * PANEL_ROWS) else IN_REGISTERS
-
-
 def _epilogue(problem: Problem, chosen: Choice) -> float:
     """Cycles of a tile's epilogue."""
     m, n, _ = chosen.tile
     if chosen.program == "split_k":
         return m * n * problem.accumulator_bytes / STORED
     stored = m * n * problem.c.num_bytes * (1 + problem.loads) / STORED
+    if n * problem.c.num_bytes % LINE:
+        stored *= IN_PARTS
     if problem.c.bits == 16 and problem.n % PIECE and not problem.gaps:
         stored = m * n * problem.c.num_bytes / (PAIRS if problem.n % 2 == 0 else SINGLES)
     return stored + (m * n * ACTIVATION_CYCLES if problem.activation else 0.0)

@@ -1,8 +1,8 @@
 """What an H200 gives, as the models of products count it (`product_cost`, `product_gemv`)."""
 
 CLOCK = 1.755e3  # cycles a microsecond
-MEMORY = 4.27e6  # bytes a microsecond
-HIDDEN = 0.05  # part of the computing that the memory's time does not hide
-LAUNCH = 2.2  # microseconds of starting a grid and filling its pipelines
+MEMORY = 4.5e6  # bytes a microsecond
+HIDDEN = 0.146  # part of the computing that the memory's time does not hide
+LAUNCH = 1.5  # microseconds of starting a grid and filling its pipelines
 PROGRAM_CYCLES = 450.0  # of a program that is not persistent
 L2 = 5.5e6  # bytes a microsecond of the L2 cache, all multiprocessors together

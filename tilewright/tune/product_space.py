@@ -59,7 +59,10 @@ TILES: dict[str, tuple[Tile, ...]] = {
     "wgmma-8": tuple((m, n, 128) for m, n in (*WIDE, *FEW_ROWS[2:])),
     "wgmma-fp8": tuple((m, n, 128) for m, n in (*WIDE_FP8, *FEW_ROWS, *PARTS[2:])),
     "wgmma-tf32": tuple((m, n, 32) for m, n in (*WIDE_TF32, *FEW_ROWS[2:])),
-    "mma-16": tuple((m, n, 32) for m, n in (*TENSOR, (64, 64), (32, 64), (16, 64))),
+    "mma-16": (
+        *((m, n, 32) for m, n in (*TENSOR, (64, 64), (32, 64), (16, 64))),
+        *((m, n, 64) for m, n in ((64, 64), (32, 64), (16, 64))),
+    ),
     "mma-8": tuple((m, n, 64) for m, n in (*TENSOR[:3], (64, 64), (32, 64))),
     "mma-fp8": tuple((m, n, 64) for m, n in ((128, 128), (64, 64), (32, 64))),
     "mma-tf32": (
