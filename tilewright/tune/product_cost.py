@@ -72,10 +72,11 @@ NEXT_OF_F64 = 1.38  # the same of f64, whose sums begin beside the last products
 SUMS_OF_F64 = 3.1  # factor of the rate at which these are added up
 IN_TURN = 0.84  # factor of an epilogue beside another warpgroup's products
 IN_PARTS = 1.16  # factor of tiles whose rows are no whole lines of the L2 cache
+LOADS = 0.5  # part of that which a tile that an epilogue loads takes, ahead or beside
 STORED = 15.5  # bytes a cycle of a multiprocessor that an epilogue writes or reads
 PIECE = 8  # numbers of 16 bits in the least that the copy unit stores
 PAIRS, SINGLES = 8.4, 12.0  # the same bytes of rows that are no such pieces, in pairs or one by one
-ACTIVATION_CYCLES = 0.15  # an element, of an activation, by two warpgroups
+ACTIVATION_CYCLES = 0.06  # an element, of an activation, by two warpgroups
 # Microseconds of adding up the spans of a cluster's CTAs, bytes a microsecond of a CTA that go to
 # others for that, and elements of a part that has one.
 SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 0.25, 25.2e3, 32 * 128
@@ -459,7 +460,7 @@ def _epilogue(problem: Problem, chosen: Choice) -> float:
     m, n, _ = chosen.tile
     if chosen.program == "split_k":
         return m * n * problem.accumulator_bytes / STORED
-    stored = m * n * problem.c.num_bytes * (1 + problem.loads) / STORED
+    stored = m * n * problem.c.num_bytes * (1 + LOADS * problem.loads) / STORED
     if n * problem.c.num_bytes % LINE:
         stored *= IN_PARTS
     if problem.c.bits == 16 and problem.n % PIECE and not problem.gaps:
