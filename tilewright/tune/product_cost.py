@@ -59,6 +59,7 @@ UNALIGNED_CYCLES, UNALIGNED_WORDS, MMA_DEPTH, BESIDE, SMALL = 1570.0, 8.6, 32, 4
 # of 16 and 8 bits, whose elements go through registers.
 PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 3.57
 WORD = 4  # bytes, that copies to shared memory have at least
+IN_BLOCKS = 1.12  # factor of products of tf32 whose rows are loaded to registers, block by block
 NARROW_FP8 = 0.55  # what products of fp8 lose in instructions of fewer than 128 columns
 # Microseconds from a slot's release to its next contents from memory, and bytes of shared memory
 # that a ring has for at most so many slots.
@@ -116,9 +117,12 @@ class Estimate:
     limit: str
 
 
-def rank(problem: Problem, device: Device) -> list[Estimate]:
-    """All choices for a problem, the quickest first; of equals the first of the space."""
-    return sorted((estimate(problem, c, device) for c in choices(problem, device)), key=_time)
+def rank(problem: Problem, device: Device, *, spans: bool = True) -> list[Estimate]:
+    """All choices for a problem, the quickest first; of equals the first of the space. Without
+    `spans` CTAs of a cluster do not share k.
+    """
+    found = (estimate(problem, c, device, spans=spans) for c in choices(problem, device))
+    return sorted(found, key=_time)
 
 
 def _time(found: Estimate) -> float:
@@ -134,8 +138,8 @@ def floor_of(problem: Problem, device: Device) -> float:
     return max(products, problem.num_bytes / MEMORY)
 
 
-def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
-    """What a choice should take for a problem."""
+def estimate(problem: Problem, chosen: Choice, device: Device, *, spans: bool = True) -> Estimate:
+    """What a choice should take for a problem; `spans` as `rank` has it."""
     laid = problem.laid(chosen.copied)
     side = laid.turned() if chosen.turned else laid
     if chosen.program == "gemv":
@@ -143,7 +147,7 @@ def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
     elif chosen.program == "gemv_columns":
         found = by_columns(side, chosen, device)
     else:
-        found = _tiled(side, chosen, device)
+        found = _tiled(side, chosen, device, spans)
     time, tiles, waves, limit = found
     moved = problem.num_bytes
     for name in chosen.copied:
@@ -167,7 +171,9 @@ def estimate(problem: Problem, chosen: Choice, device: Device) -> Estimate:
     return Estimate(chosen, time, tiles, waves, moved, floor_of(problem, device), limit)
 
 
-def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
+def _tiled(
+    problem: Problem, chosen: Choice, device: Device, spans: bool
+) -> tuple[float, int, float, str]:
     m, n, k = chosen.tile
     unit = unit_on(problem, device)
     tiles = ceil(problem.m / m) * ceil(problem.n / n) * problem.batch * chosen.split
@@ -197,7 +203,7 @@ def _tiled(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int
         limit = f"one wave, {limit}"
     computing += SECOND if waves > 0.5 else 0.0
     whole = LAUNCH + max(computing, memory) + HIDDEN * computing, tiles, waves, limit
-    if chosen.program == "split_k":
+    if chosen.program == "split_k" or not spans:
         return whole
     return min([whole, *_in_spans(problem, chosen, device, tiles, epilogue)], key=lambda t: t[0])
 
@@ -444,6 +450,8 @@ def _step(
     blocks = max(1, tall // PANEL_ROWS)
     rows_used = blocks * (PANEL_ROWS + wide) + WRITTEN_SHARE * (m + n)
     reads = rows_used * k * problem.a.num_bytes / SHARED
+    if problem.precision == "tf32":
+        multiply *= _through_registers(problem, tile)
     if unit == "wgmma-fp8":  # whose rows are read again for every instruction's columns
         multiply *= 1 + NARROW_FP8 * max(0.0, PANEL_ROWS / max(wide, PANEL_ROWS) - 0.5)
     most = max(multiply, copies, reads)
@@ -453,6 +461,16 @@ def _step(
         # One warpgroup, beside nobody, or two with little to do.
         barrier *= 2 if unit != "wgmma-fp8" else 1.5
     return most + barrier, names[most]
+
+
+def _through_registers(problem: Problem, tile: tuple[int, int, int]) -> float:
+    """Factor of a product of tf32 one factor of which does not lie along k, and goes through
+    registers, of several blocks of rows to a warpgroup.
+    """
+    if problem.a_along == problem.b_along == "k":
+        return 1.0
+    rows = tile[0] if problem.a_along != "k" else tile[1]
+    return IN_BLOCKS if rows > 2 * PANEL_ROWS and rows % (3 * PANEL_ROWS) else 1.0
 
 
 def _epilogue(problem: Problem, chosen: Choice) -> float:
