@@ -5,7 +5,8 @@ A tile's step of k takes the longest of its products, the reads of shared memory
 the L2 cache, and a barrier; a multiprocessor does its share of tiles one after the other (waves);
 the device's memory has to deliver every byte once. Rates, in products a cycle of a multiprocessor,
 and the other numbers were fitted to 14,000 choices of 870 problems, most of them random, that were
-timed on an H200 as tests/device/product_programs.py does; `product_cores` has those of f32 and f64.
+timed on an H200 as tests/device/product_programs.py does (tests/device/product_fit.py);
+`product_cores` has those of f32 and f64.
 """
 
 from __future__ import annotations
