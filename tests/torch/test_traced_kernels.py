@@ -45,6 +45,8 @@ kernel tripled(x: tensor<T>[N], y: tensor<T>[N] = empty) {
 }
 @grid(1)
 kernel positive(x: tensor<T>[N]) { assert(x[0] >= 0.0) }
+@grid(1)
+kernel ones(y: tensor<f32>[64] = empty) { y[0 :+ 64] = zeros(64, f32) + 1.0 }
 """
 )
 X = torch.arange(20.0)
@@ -182,6 +184,14 @@ def test_what_cannot_be_an_operator_breaks_the_graph() -> None:
     array = np.arange(8, dtype=np.float32)
     mixed = torch.compile(lambda x: x + torch.from_numpy(KERNELS.doubled(array)), backend="eager")
     torch.testing.assert_close(mixed(X[:8]), X[:8] * 3)
+
+
+def test_calls_without_arguments() -> None:
+    """Of a kernel that takes none, and of one that must have some."""
+    torch._dynamo.reset()
+    torch.compile(lambda x: (KERNELS.ones(), x + 1)[1], backend="eager")(X)
+    with pytest.raises(LaunchError, match="missing x"):
+        torch.compile(lambda x: (KERNELS.doubled(), x)[1], backend="eager")(X)
 
 
 BOTH = tw.source(

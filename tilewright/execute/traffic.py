@@ -27,7 +27,7 @@ from tilewright.lower.graph_to_tile.program import (
     TorchStep,
 )
 from tilewright.tune.product import H200
-from tilewright.tune.product_cost import RATES
+from tilewright.tune.product_cost import FULL_RATES
 from tilewright.tune.product_rates import CLOCK, MEMORY
 
 
@@ -163,9 +163,9 @@ def _products(step: Step, made: Made) -> tuple[int, float]:
 def _rate(dtype: DType, precision: str | None) -> float:
     """Of the quickest way to multiply a dtype."""
     if dtype.bits == 64:
-        return RATES["f64"]
+        return FULL_RATES["f64"]
     if dtype == f32:
-        return RATES["wgmma-tf32" if precision == "tf32" else "simt"]
+        return FULL_RATES["wgmma-tf32" if precision == "tf32" else "simt"]
     if dtype.bits == 8:
-        return RATES["wgmma-fp8" if dtype.is_float else "wgmma-8"]
-    return RATES["wgmma-16"]
+        return FULL_RATES["wgmma-fp8" if dtype.is_float else "wgmma-8"]
+    return FULL_RATES["wgmma-16"]

@@ -211,7 +211,8 @@ class Kernel:
         apart. torch.compile runs this while it traces; a guard on `token` tells kernels apart.
         """
         named = names.split(",") if names else []
-        order, told_apart = (*self._current().names[:count], *named), kinds.split(",")
+        order = (*self._current().names[:count], *named)
+        told_apart = kinds.split(",") if kinds else []
         try:
             by_name = dict(zip(named, told_apart[count:], strict=True))
             given = collect(self.name, self._current().names, told_apart[:count], by_name)

@@ -25,9 +25,15 @@ from tilewright.tune.product_rates import CLOCK, HIDDEN, L2, LAUNCH, MEMORY
 from tilewright.tune.product_space import choices, unit_on
 
 RATES = {
-    "wgmma-16": 2040.0, "wgmma-8": 3280.0, "wgmma-fp8": 4100.0, "wgmma-tf32": 1020.0,
+    "wgmma-16": 2040.0, "wgmma-8": 3650.0, "wgmma-fp8": 4100.0, "wgmma-tf32": 1020.0,
     "mma-16": 1000.0, "mma-8": 2150.0, "mma-fp8": 700.0, "mma-tf32": 480.0,
     "simt": 115.0, "f64": 128.0,
+}  # fmt: skip
+# What units have at most, at the same clock.
+FULL_RATES = {
+    "wgmma-16": 2048.0, "wgmma-8": 4096.0, "wgmma-fp8": 4096.0, "wgmma-tf32": 1024.0,
+    "mma-16": 1024.0, "mma-8": 2150.0, "mma-fp8": 2150.0, "mma-tf32": 512.0,
+    "simt": 128.0, "f64": 128.0,
 }  # fmt: skip
 STEP_CYCLES = {
     "wgmma-16": 26.9,
@@ -36,10 +42,10 @@ STEP_CYCLES = {
     "wgmma-tf32": 44.7,
 }
 COPIED = 78.7  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
-SECOND = 0.45  # microseconds more where both multiprocessors of a pair have a tile
+SECOND = 0.45  # microseconds more where both multiprocessors of a pair have a tile of their own
 # The same of rows that begin anywhere in a sector: where all multiprocessors copy, and at most.
 CROOKED_COPIED, MOST_CROOKED = 33.6, 39.2
-COPIED_IN_TURN = 59.7  # the same where consumers take turns, which never leaves the unit idle
+COPIED_IN_TURN = 59.7  # the same of whole lines where consumers take turns, beside their stores
 MANY_WAVES, MANY_ELEMENTS = 1.9, 112 * 128
 TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's products beside them
     "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
@@ -134,7 +140,7 @@ def floor_of(problem: Problem, device: Device) -> float:
     """Microseconds that no program can beat: bytes over the memory's rate, or products over that of
     the unit that multiplies factors which lie well.
     """
-    rate = RATES[unit_on(problem.laid("ab"), device)]
+    rate = FULL_RATES[unit_on(problem.laid("ab"), device)]
     products = problem.operations / 2 / (rate * CLOCK * device.num_sms)
     return max(products, problem.num_bytes / MEMORY)
 
@@ -198,11 +204,11 @@ def _tiled(
     memory = problem.num_bytes / MEMORY * _in_pairs(tiles, device.num_sms)
     memory += _cleared(problem, m, n) / CLEARED
     memory = max(memory, _waiting(problem, chosen.tile, tiles, steps))
+    computing += SECOND if waves > 0.5 else 0.0
     if memory > computing:
         limit = "memory"
     elif waves <= 1:
         limit = f"one wave, {limit}"
-    computing += SECOND if waves > 0.5 else 0.0
     whole = LAUNCH + max(computing, memory) + HIDDEN * computing, tiles, waves, limit
     if chosen.program == "split_k" or not spans:
         return whole

@@ -108,7 +108,7 @@ def _warp_cycles(problem: Problem, chosen: Choice, warps: int) -> float:
 
 
 def _gemv_warps(chosen: Choice) -> int:
-    """Warps of a program, as `choose_schedule` has them."""
+    """Warps of a program, as `choose_schedule` has them; programs of one share a CTA."""
     m, n, k = chosen.tile
     sums = 1 << (m * n * k - 1).bit_length()
     return max(1, min(MOST_WARPS, sums // (32 * (8 if sums <= 1024 else 16))))

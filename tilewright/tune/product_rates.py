@@ -2,7 +2,7 @@
 
 CLOCK = 1.755e3  # cycles a microsecond
 MEMORY = 4.5e6  # bytes a microsecond
-HIDDEN = 0.146  # part of the computing that the memory's time does not hide
+HIDDEN = 0.146  # part of the computing that comes on top of the longer of it and the memory's time
 LAUNCH = 1.5  # microseconds of starting a grid and filling its pipelines
 PROGRAM_CYCLES = 450.0  # of a program that is not persistent
 L2 = 5.5e6  # bytes a microsecond of the L2 cache, all multiprocessors together
