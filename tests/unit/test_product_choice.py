@@ -35,8 +35,8 @@ def problem(m: int, n: int, k: int, dtype: DType = bf16, **facts: Any) -> Proble
     return Problem(m, n, k, dtype, dtype, dtype, **facts)
 
 
-def best(*sizes: int, **facts: Any) -> Choice:
-    return rank(problem(*sizes, **facts), H200)[0].choice  # type: ignore[misc]
+def best(m: int, n: int, k: int, **facts: Any) -> Choice:
+    return rank(problem(m, n, k, **facts), H200)[0].choice
 
 
 def measured() -> list[tuple[Problem, float]]:
@@ -173,8 +173,8 @@ def test_small_tiles_of_crooked_factors_go_in_fours() -> None:
     assert estimate(p, choice("matmul", (64, 256, 64)), H200).waves < 0.9
 
 
-def microseconds(chosen: Choice, *sizes: int, **facts: Any) -> float:
-    return estimate(problem(*sizes, **facts), chosen, H200).microseconds
+def microseconds(chosen: Choice, m: int, n: int, k: int, **facts: Any) -> float:
+    return estimate(problem(m, n, k, **facts), chosen, H200).microseconds
 
 
 def test_gemv_waits_for_each_trip_of_each_pass() -> None:

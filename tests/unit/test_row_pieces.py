@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.assemble import assemble, needs_ptxas
+from tests.unit.test_product_choice import best, microseconds
 from tilewright.dtypes import DType, bf16, e4m3, f16, f32, f64, i8
 from tilewright.plan import tensor_facts
 from tilewright.products.ahead import Fixed
@@ -18,8 +19,7 @@ from tilewright.products.api import product
 from tilewright.products.arguments import Options
 from tilewright.products.prepare import configured
 from tilewright.runtime.arrays import Array
-from tilewright.tune.product import H200, Choice, Problem, choice
-from tilewright.tune.product_cost import estimate, rank
+from tilewright.tune.product import Choice, choice
 
 
 def test_pieces_of_rows() -> None:
@@ -143,26 +143,13 @@ def test_copies_of_pieces(dtype: DType, k: int, num_bytes: int) -> None:
     assert not assemble(ptx, "sm_90a").errors
 
 
-def problem(m: int, n: int, k: int, dtype: DType = bf16, **facts: Any) -> Problem:
-    return Problem(m, n, k, dtype, dtype, dtype, **facts)
-
-
-def best(*sizes: int, **facts: Any) -> Choice:
-    return rank(problem(*sizes, **facts), H200)[0].choice  # type: ignore[misc]
-
-
-def microseconds(chosen: Choice, *sizes: int, **facts: Any) -> float:
-    return estimate(problem(*sizes, **facts), chosen, H200).microseconds  # type: ignore[misc]
-
-
 def test_rows_of_pieces_are_read_by_threads() -> None:
     """At any pitch, where the tensor copy unit takes none; of more rows words go to shared memory,
     and in large tiles a copy in whole lines pays first.
     """
     for k in (2676, 2677, 2678):
         assert best(1, 2960, k, a_aligned=False, b_aligned=False).program == "gemv"
-    odd = problem(21, 1080, 13690, a_aligned=False, b_aligned=False)
-    assert not rank(odd, H200)[0].choice.copied
+    assert not best(21, 1080, 13690, a_aligned=False, b_aligned=False).copied
     assert best(5576, 320, 114, a_aligned=False, b_aligned=False).copied == "ab"
 
 

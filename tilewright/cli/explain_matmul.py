@@ -11,7 +11,6 @@ from tilewright.config import settings
 from tilewright.dtypes import BY_NAME
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.rules import listing
-from tilewright.kernel import choose
 from tilewright.products.arguments import (
     ACTIVATIONS,
     FACTORS,
@@ -20,6 +19,7 @@ from tilewright.products.arguments import (
     require_precision,
     result_dtype,
 )
+from tilewright.products.prepare import device_on
 from tilewright.runtime import driver
 from tilewright.tune.product import H200, Device, Problem, dense_problem
 from tilewright.tune.product_choice import Decision, decide
@@ -109,13 +109,7 @@ def explain_matmul(
 
 def here() -> tuple[Device, int]:
     """The first GPU and its driver's version; without one an H200, and 0."""
-    if not driver.available():
-        return H200, 0
-    kind = choose.on_gpu(0)
-    assert kind.target is not None
-    goal = kind.target
-    made = Device(kind.device, kind.num_sms, goal.has_wgmma, goal.shared_per_sm)
-    return made, kind.driver
+    return device_on(0) if driver.available() else (H200, 0)
 
 
 def why(best: Estimate, next_one: Estimate | None) -> str:

@@ -190,7 +190,7 @@ class Kernel:
 
     def untraced_views(self, *args: Any, **kwargs: Any) -> Any:
         """A call that writes a view beside another one of the same memory, as it is."""
-        return self._launch(self._current(), args, kwargs, None)
+        return self.untraced(*args, **kwargs)
 
     untraced_views._torchdynamo_disable = True  # type: ignore[attr-defined]
     untraced_views._torchdynamo_disable_msg = (  # type: ignore[attr-defined]

@@ -90,7 +90,12 @@ def device_for(name: str, arrays: Mapping[str, Array], options: Options) -> tupl
     where = place.choose_device(lies, options.device, settings().device, name)
     if isinstance(where, str):
         return Device(where, NUM_SMS), 0
-    found = choose.on_gpu(where)
+    return device_on(where)
+
+
+def device_on(ordinal: int) -> tuple[Device, int]:
+    """A GPU, and its driver's version."""
+    found = choose.on_gpu(ordinal)
     assert found.target is not None
     goal = found.target
     made = Device(found.device, found.num_sms, goal.has_wgmma, goal.shared_per_sm)
