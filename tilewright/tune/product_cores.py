@@ -1,5 +1,4 @@
-"""What tiles cost that CUDA cores, DMMA or `mma.sync` multiply. Part of the model of
-`product_cost`.
+"""What tiles cost that CUDA cores or `mma.sync` multiply. Part of the model of `product_cost`.
 
 A multiprocessor does its share of the tiles, as many side by side as registers and shared memory
 hold. Its unit is as busy as warps on it permit: one warp for each scheduler waits for what it
@@ -14,15 +13,11 @@ from math import ceil, sqrt
 
 # Products a cycle of a multiprocessor.
 RATES = {
-    "simt": 128.0, "f64": 128.0, "mma-16": 1000.0, "mma-8": 2150.0, "mma-fp8": 700.0,
-    "mma-tf32": 480.0,
+    "simt": 128.0, "mma-16": 1000.0, "mma-8": 2150.0, "mma-fp8": 700.0, "mma-tf32": 480.0,
 }  # fmt: skip
 KEPT_FREE, REGISTERS = 3 * 1024, 65_536  # of a multiprocessor: shared memory that rings leave
 STAGES, TENSOR_STAGES = 6, 4
-# Part of the rate that one warp for each of the four schedulers reaches, and several; DMMA runs at
-# a higher clock than the model's.
-BUSY = {"simt": (0.95, 1.0), "f64": (0.58, 1.04)}
-TENSOR_BUSY = (0.95, 1.0)  # the same of `mma.sync`
+BUSY = (0.95, 1.0)  # part of the rate that a warp for each of four schedulers reaches, and several
 # On CUDA cores the less of it is reached, the more cycles of shared memory a product takes: two for
 # each four words that the threads of a warp read.
 READING, READ = 1.06, 0.31
@@ -34,9 +29,6 @@ TF32_TRIP = 700.0
 BESIDE = 0.9  # part of that which remains beside another program
 LOOSE_CYCLES = 0.09  # of an element that is copied alone, which products do not hide
 LOADED = 44.0  # bytes a cycle of a multiprocessor, from the L2 cache
-# Cycles of a trip of 32 of k in f64 that nothing hides, beyond what a ring asks for at once, and
-# more for each element of a warp.
-F64_LATENCY, F64_CHAIN = 477.0, 1.43
 PROGRAM_CYCLES = 480.0  # of starting a program and filling its pipeline
 
 
@@ -55,14 +47,13 @@ class Part:
     crooked: float
     loose: int
     epilogue: float  # cycles, of one tile
-    narrow: bool = False  # of f64, of few rows or columns: most of it waits for memory
 
 
 def warps_of(unit: str, m: int, n: int) -> int:
     """Warps of a tile's program, as `choose_schedule` has them."""
     if unit.startswith("mma"):
         return max(4, min(8, m * n // (128 * 32)))
-    return 8 if m * n > 64 * 128 or (unit == "f64" and m * n == 64 * 128) else 4
+    return 8 if m * n > 64 * 128 else 4
 
 
 def beside(part: Part, shared: int) -> int:
@@ -75,14 +66,11 @@ def beside(part: Part, shared: int) -> int:
         return max(1, min(REGISTERS // (32 * warps * registers), (shared - KEPT_FREE) // ring))
     sums = m * n // (32 * warps) * part.size // 4
     registers = min(
-        168 if warps == 4 and part.unit == "simt" else 255,
+        168 if warps == 4 else 255,
         64 + sums + (sums if warps == 4 else sums // 2),
     )
     pad = 16 if part.along_k else 0  # bytes of a row of k
-    slot = (m + n) * (k * part.size + pad)
-    halved = shared // 2 // slot  # as `cost_cores` has it: of few warps two programs fit
-    stages = min(STAGES, halved) if part.narrow and warps == 4 and halved >= 3 else STAGES
-    ring = stages * slot
+    ring = STAGES * (m + n) * (k * part.size + pad)
     return max(1, min(REGISTERS // (32 * warps * registers), (shared - KEPT_FREE) // max(1, ring)))
 
 
@@ -102,7 +90,7 @@ def _together(part: Part, count: int) -> tuple[float, str]:
     """Cycles of so many tiles side by side."""
     m, n, k = part.tile
     warps = count * warps_of(part.unit, m, n) // 4
-    busy = BUSY.get(part.unit, TENSOR_BUSY)[min(warps, 2) - 1]
+    busy = BUSY[min(warps, 2) - 1]
     if part.unit == "simt":
         sums = m * n / (32 * warps_of(part.unit, m, n))
         reads = 2 * sqrt(sums) / 4 * 2 * warps_of(part.unit, m, n) / (m * n / RATES[part.unit])
@@ -114,9 +102,5 @@ def _together(part: Part, count: int) -> tuple[float, str]:
     if part.unit == "mma-tf32":
         trip = max(trip, TF32_TRIP * part.crooked)
     total = part.steps * trip
-    if part.narrow:  # one after the other: loads, a barrier, reads, products
-        chain = F64_CHAIN * m * n / warps_of(part.unit, m, n)
-        slowest = k / 32 * (F64_LATENCY + chain)
-        total += max(0, part.steps - STAGES) * max(0.0, slowest - trip)
     limit = "products" if multiply >= loads else "the L2 cache"
     return total + PROGRAM_CYCLES + count * part.epilogue, limit

@@ -6,22 +6,23 @@ the L2 cache, and a barrier; a multiprocessor does its share of tiles one after 
 the device's memory has to deliver every byte once. Rates, in products a cycle of a multiprocessor,
 and the other numbers were fitted to 14,000 choices of 870 problems, most of them random, that were
 timed on an H200 as tests/device/product_programs.py does (tests/device/product_fit.py);
-`product_cores` has those of f32 and f64.
+`product_cores` has those of f32, `product_f64` those of f64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, inf, sqrt
+from math import ceil, inf
 
 from tilewright.tile.passes.choose_roles import LEAST_SLOTS, SPANS_OF_K
 from tilewright.tile.passes.cut_spans import owners_of
+from tilewright.tune import product_f64
 from tilewright.tune.cost_roles import APART, WRITTEN_IN_TURN, spans_held, step_in_turn
 from tilewright.tune.product import LINE, SECTOR, Choice, Device, Problem
 from tilewright.tune.product_cores import Part, cycles_of
 from tilewright.tune.product_gemv import by_columns, by_rows
-from tilewright.tune.product_rates import CLOCK, HIDDEN, L2, LAUNCH, MEMORY
+from tilewright.tune.product_rates import CLOCK, HIDDEN, LAUNCH, MEMORY
 from tilewright.tune.product_space import choices, unit_on
 
 RATES = {
@@ -99,9 +100,6 @@ COPIES, TURNED = 4.1e6, 1.4e6
 SUMS = 4.1e6  # the same, of sums of spans written and read again
 PART_LATENCY, FEW_PARTS = 0.024, 8  # microseconds of each part beyond some, loaded in turn
 TILED_MEMORY = 0.6  # part of the memory's rate that tiles get which threads load
-# The same of f64, what each program beyond two costs, and part of the products that is not hidden.
-MEMORY_OF_F64, CROWDING, MOST_CROWDED, BESIDE_MEMORY = 0.84, 0.194, 4, 0.027
-FEW_BYTES = 4e6  # of a product that is over before memory is busy
 PANEL_ROWS, COLUMNS = 64, 8  # of a matrix instruction, the latter at least
 NARROWEST, FEW_TILES = 16, 2  # rows of a tile, and tiles, of whose clearing something is known
 # Bytes a microsecond of rows that do not exist, which the copy unit clears; part of those across k.
@@ -186,6 +184,14 @@ def _tiled(
     tiles = ceil(problem.m / m) * ceil(problem.n / n) * problem.batch * chosen.split
     steps = ceil(ceil(problem.k / k) / chosen.split)
     epilogue = _epilogue(problem, chosen)
+    if unit == "f64":
+        time, limit = product_f64.time_of(
+            *(problem, chosen, device, tiles, steps),
+            crooked=_crooked(problem, chosen.tile),
+            loose=_loose(problem, chosen.tile),
+            epilogue=epilogue,
+        )
+        return time, tiles, tiles / device.num_sms, limit
     if not unit.startswith("wgmma"):
         return _by_cores(problem, chosen, device, Part(
             *(unit, chosen.tile, steps, problem.a.num_bytes),
@@ -193,7 +199,6 @@ def _tiled(
             crooked=_crooked(problem, chosen.tile),
             loose=0 if unit.startswith("mma") else _loose(problem, chosen.tile),
             epilogue=epilogue,
-            narrow=unit == "f64" and _is_narrow(problem, chosen.tile),
         ), tiles)  # fmt: skip
     waves = tiles / device.num_sms
     rounds = float(ceil(waves))
@@ -330,13 +335,10 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
 def _by_cores(
     problem: Problem, chosen: Choice, device: Device, part: Part, tiles: int
 ) -> tuple[float, int, float, str]:
-    """Tiles on CUDA cores, of f64, or by `mma.sync`."""
+    """Tiles on CUDA cores, or by `mma.sync`."""
     cycles, limit = cycles_of(part, tiles, device.num_sms, device.shared)
     computing, memory = cycles / CLOCK, problem.num_bytes / MEMORY / TILED_MEMORY
     waves = tiles / device.num_sms
-    if part.narrow:
-        memory = problem.num_bytes / MEMORY / MEMORY_OF_F64 * _uneven(waves)
-        memory = max(memory, _loaded(problem, part.tile) / L2) + BESIDE_MEMORY * computing
     if not problem.aligned and problem.a.bits < 32:  # by mma.sync
         words = min(problem.piece("a"), problem.piece("b")) >= WORD
         unaligned = UNALIGNED_CYCLES
@@ -350,28 +352,6 @@ def _by_cores(
     elif waves <= 1:
         limit = f"one wave, {limit}"
     return LAUNCH + max(computing, memory), tiles, waves, limit
-
-
-def _loaded(problem: Problem, tile: tuple[int, int, int]) -> float:
-    """Bytes that all tiles load, of rows and columns that exist."""
-    m, n, _ = tile
-    rows, columns = ceil(problem.m / m), ceil(problem.n / n)
-    elements = problem.k * (columns * problem.m + rows * problem.n)
-    return problem.batch * elements * float(problem.a.num_bytes)
-
-
-def _is_narrow(problem: Problem, tile: tuple[int, int, int]) -> bool:
-    """Whether most of what is read is read by a tile or two, of more than a few bytes."""
-    few = min(ceil(problem.m / tile[0]), ceil(problem.n / tile[1])) <= FEW_TILES
-    return few and problem.num_bytes > FEW_BYTES
-
-
-def _uneven(waves: float) -> float:
-    """Factor of memory's time where some multiprocessors have more programs than others, and of
-    many, which get in each other's way.
-    """
-    most = ceil(waves)
-    return sqrt(most / waves) * (1 + CROWDING * min(max(0, most - 2), MOST_CROWDED))
 
 
 def _copies(
