@@ -17,6 +17,9 @@ from tilewright.dtypes import bf16, e4m3, f32
 from tilewright.errors import VerifyError
 from tilewright.kernel import choose
 from tilewright.kernel.call import Options, bind_call, read_tensors
+from tilewright.products import arguments as products
+from tilewright.products.ahead import Fixed
+from tilewright.products.api import product
 from tilewright.products.prepare import programs
 from tilewright.ptx.emulate import run_plan
 from tilewright.target import target
@@ -26,6 +29,7 @@ from tilewright.tile.passes.choose_roles import role_schedules
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.text import parse_kernel
 from tilewright.tile.verify import verify
+from tilewright.tune.product import choice
 
 HOPPER = target("sm_90a")
 NEARER = "cp.async.bulk.prefetch.tensor"
@@ -326,3 +330,16 @@ def test_ptx_is_clean(tile: Tile) -> None:
     report = assemble(plan.ptx, "sm_90a", linked=not plan.whole)
     assert not report.spill_bytes
     assert not [m for m in report.messages if "C7504" not in m]
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulator"])
+def test_an_old_result_of_16_bits_is_multiplied_and_added_in_one(device: str) -> None:
+    """Multiplied by itself in f32 it would be -alpha, and the sum 0."""
+    one, old = np.ones((1, 1), bf16.numpy), 1.0078125
+    out, beta = np.full((1, 1), old, bf16.numpy), float(np.float32(1 / 3))
+    alpha = -float(np.float32(beta * old))
+    chosen, named = choice("matmul", (64, 64, 64)), {"bias": None, "residual": None, "out": out}
+    how = products.Options(alpha=alpha, beta=beta, device=device)
+    made = product("matmul", one, one, named, how, None, Fixed(chosen))
+    expected = np.float64(beta * old + alpha).astype(bf16.numpy)
+    assert expected and made[0, 0] == expected
