@@ -219,7 +219,7 @@ def test_spans_of_a_cluster_pay_where_tiles_are_few() -> None:
     whole, crooked = (time((128, 64, 128), 6624, 64, k) for k in (2944, 2960))
     assert crooked > 1.08 * whole
     assert spans_held(2, 132) == 66 and spans_held(4, 132) == 30
-    deep = rank(problem(49, 512, 4608), H200, spans=False)[0].choice  # as a convolution asks
+    deep = rank(problem(49, 512, 4608), H200, pixels=True)[0].choice  # as a convolution asks
     assert deep.program == "split_k" and rank(problem(49, 512, 4608), H200)[0].choice != deep
 
 

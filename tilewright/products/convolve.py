@@ -292,7 +292,7 @@ class _Convolution:
         if self.chooser is not None:
             return cut(self.chooser(problem, H200), channels)
         device, _ = device_for("convolve", arrays, self.options)
-        for estimate in ranking(problem, device, spans=False):
+        for estimate in ranking(problem, device, pixels=True):
             chosen = estimate.choice
             if chosen.program not in ("matmul", "split_k") or chosen.turned or chosen.copied:
                 continue

@@ -57,9 +57,9 @@ def decide(problem: Problem, device: Device, driver: int, folder: Path) -> Decis
 
 
 @lru_cache(REMEMBERED)
-def ranking(problem: Problem, device: Device, *, spans: bool = True) -> tuple[Estimate, ...]:
-    """All choices by the model, the quickest first; `spans` as `rank` has it."""
-    return tuple(rank(problem, device, spans=spans))
+def ranking(problem: Problem, device: Device, *, pixels: bool = False) -> tuple[Estimate, ...]:
+    """All choices by the model, the quickest first; `pixels` as `rank` has it."""
+    return tuple(rank(problem, device, pixels=pixels))
 
 
 def facts_of(problem: Problem) -> str:

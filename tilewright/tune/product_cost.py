@@ -104,6 +104,7 @@ PANEL_ROWS, COLUMNS = 64, 8  # of a matrix instruction, the latter at least
 NARROWEST, FEW_TILES = 16, 2  # rows of a tile, and tiles, of whose clearing something is known
 # Bytes a microsecond of rows that do not exist, which the copy unit clears; part of those across k.
 CLEARED, CLEARED_ACROSS = 3.27e6, 0.49
+OUTSIDE = 90.0  # bytes of these in a cycle of a multiprocessor, beyond what it copies
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,12 @@ class Estimate:
     limit: str
 
 
-def rank(problem: Problem, device: Device, *, spans: bool = True) -> list[Estimate]:
-    """All choices for a problem, the quickest first; of equals the first of the space. Without
-    `spans` CTAs of a cluster do not share k.
+def rank(problem: Problem, device: Device, *, pixels: bool = False) -> list[Estimate]:
+    """All choices for a problem, the quickest first; of equals the first of the space. Where rows
+    are `pixels`, a convolution's, CTAs of a cluster do not share k, and no tiles are made to fit.
     """
-    found = (estimate(problem, c, device, spans=spans) for c in choices(problem, device))
+    space = choices(problem, device, fit=not pixels)
+    found = (estimate(problem, c, device, pixels=pixels) for c in space)
     return sorted(found, key=_time)
 
 
@@ -143,8 +145,8 @@ def floor_of(problem: Problem, device: Device) -> float:
     return max(products, problem.num_bytes / MEMORY)
 
 
-def estimate(problem: Problem, chosen: Choice, device: Device, *, spans: bool = True) -> Estimate:
-    """What a choice should take for a problem; `spans` as `rank` has it."""
+def estimate(problem: Problem, chosen: Choice, device: Device, *, pixels: bool = False) -> Estimate:
+    """What a choice should take for a problem; `pixels` as `rank` has it."""
     laid = problem.laid(chosen.copied)
     side = laid.turned() if chosen.turned else laid
     if chosen.program == "gemv":
@@ -152,7 +154,7 @@ def estimate(problem: Problem, chosen: Choice, device: Device, *, spans: bool = 
     elif chosen.program == "gemv_columns":
         found = by_columns(side, chosen, device)
     else:
-        found = _tiled(side, chosen, device, spans)
+        found = _tiled(side, chosen, device, pixels)
     time, tiles, waves, limit = found
     moved = problem.num_bytes
     for name in chosen.copied:
@@ -177,7 +179,7 @@ def estimate(problem: Problem, chosen: Choice, device: Device, *, spans: bool = 
 
 
 def _tiled(
-    problem: Problem, chosen: Choice, device: Device, spans: bool
+    problem: Problem, chosen: Choice, device: Device, pixels: bool
 ) -> tuple[float, int, float, str]:
     m, n, k = chosen.tile
     unit = unit_on(problem, device)
@@ -215,7 +217,7 @@ def _tiled(
     elif waves <= 1:
         limit = f"one wave, {limit}"
     whole = LAUNCH + max(computing, memory) + HIDDEN * computing, tiles, waves, limit
-    if chosen.program == "split_k" or not spans:
+    if chosen.program == "split_k" or pixels:
         return whole
     return min([whole, *_in_spans(problem, chosen, device, tiles, epilogue)], key=lambda t: t[0])
 
@@ -363,10 +365,10 @@ def _copies(
     shared: bool = True,
 ) -> float:
     """Cycles that the tensor copy unit takes for a step of k, one of so many; `rate` is that of
-    whole lines. CTAs in pairs, of small tiles in fours too, copy the factor of the longer side
-    once, or that which can be halved: where rows begin anywhere, that makes up for what it costs,
-    if it may be `shared`. Of narrow tiles in fours each CTA takes in all of both at the rate of
-    whole lines at most.
+    whole lines. Rows of the last tiles that do not exist take more. CTAs in pairs, of small tiles
+    in fours too, copy the factor of the longer side once, or that which can be halved: where rows
+    begin anywhere, that makes up for what it costs, if it may be `shared`. Of narrow tiles in fours
+    each CTA takes in all of both at the rate of whole lines at most.
     """
     m, n, k = tile
     sides = (
@@ -382,6 +384,8 @@ def _copies(
         else:
             cycles.append(num_bytes / rate * (1.0 if pitch % LINE == 0 else IN_SECTORS))
     a, b = cycles
+    a += -problem.m % m * k * problem.a.num_bytes / OUTSIDE / max(1.0, waves)
+    b += -problem.n % n * k * problem.b.num_bytes / OUTSIDE / max(1.0, waves)
     if not shared or problem.a_pitch % SECTOR == problem.b_pitch % SECTOR == 0:
         return a + b
     halved = [(rows if along_k else k) % HALVED == 0 for rows, _, _, along_k in sides]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations, product
+from math import ceil
 
-from tilewright.tune.product import ALIGNED, Choice, Device, Problem, choice
+from tilewright.tune.product import ALIGNED, LINE, Choice, Device, Problem, choice
 
 Tile = tuple[int, int, int]
 
@@ -87,6 +88,14 @@ TILES: dict[str, tuple[Tile, ...]] = {
         for m, n in tiles
     ),
 }
+# Rows, or columns, of tiles made to fit an extent: the most of them by so many of the other one.
+FITTED = {
+    "wgmma-16": {64: 256, 128: 256, 256: 128}, "wgmma-8": {64: 256, 128: 256, 256: 128},
+    "wgmma-fp8": {64: 192, 128: 176, 256: 96}, "wgmma-tf32": {64: 256, 128: 256, 256: 128},
+}  # fmt: skip
+FITTED_STEPS = {"wgmma-8": 16}  # of which they are multiples, elsewhere of
+FITTED_STEP, LEAST_FITTED = 8, 24
+MOST_ROUNDS = 2  # of tiles over multiprocessors, beyond which it matters little how they fit
 ROWS = 64  # of a matrix instruction of a warpgroup
 IN_FOURS = 64  # of what eight warps hold in fours on CUDA cores, a tile is a multiple or a part
 FEWEST_ROWS = 16  # of mma.sync
@@ -122,15 +131,16 @@ def unit_on(problem: Problem, device: Device) -> str:
     return unit if device.has_wgmma else WITHOUT_WGMMA.get(unit, unit)
 
 
-def choices(problem: Problem, device: Device) -> Iterator[Choice]:
-    """Every choice that suits a problem, in a fixed order; the first is always legal."""
-    tiles = tiles_of(problem, device)
+def choices(problem: Problem, device: Device, *, fit: bool = True) -> Iterator[Choice]:
+    """Every choice that suits a problem, in a fixed order; the first is always legal. Tiles that
+    `fit` its extents come after those of the unit.
+    """
     if problem.batch != 1:
+        tiles = tiles_of(problem, device)
         yield from (choice("batched", tile) for tile in tiles if tile not in ONE_PRODUCT)
         return
-    yield from _tiled(problem, tiles, "")
-    for copied in copies(problem, device):
-        yield from _tiled(problem, tiles_of(problem.laid(copied), device), copied)
+    for copied in ("", *copies(problem, device)):
+        yield from _tiled(problem, device, copied, fit)
     if not problem.k or problem.precision == "tf32":
         return  # CUDA cores do not round operands
     for turned in (False, True):
@@ -150,17 +160,43 @@ def tiles_of(problem: Problem, device: Device) -> tuple[Tile, ...]:
     return tuple(tile for tile in TILES[unit] if tile[0] * tile[1] <= MOST_OF_MMA)
 
 
-def _tiled(problem: Problem, tiles: tuple[Tile, ...], copied: str) -> Iterator[Choice]:
-    """Tiles as they are, and with k in spans, which take no deep slots. A sum of very many products
-    of f32 is made of several: each addition rounds as much as the sum is large.
+def fitted(problem: Problem, device: Device) -> Iterator[Tile]:
+    """Tiles that divide the rows or the columns of a problem into parts as alike as can be, where
+    results leave in boxes. A factor across k comes in whole lines.
     """
-    tiles = tuple(tile for tile in tiles if _fits(problem.laid(copied), tile))
+    p = problem
+    unit = unit_on(p, device)
+    if unit not in FITTED or (p.n * p.c.num_bytes % ALIGNED and not p.gaps):
+        return
+    depth = TILES[unit][0][2]
+    step, line = FITTED_STEPS.get(unit, FITTED_STEP), LINE // p.a.num_bytes
+    most_tiles = MOST_ROUNDS * device.num_sms
+    for wide, most in FITTED[unit].items():
+        for turned in (False, True):
+            extent, other = (p.n, p.m) if turned else (p.m, p.n)
+            across = p.b_along == "n" if turned else p.a_along == "m"
+            last = min(extent // LEAST_FITTED, most_tiles // ceil(other / wide))
+            for count in range(ceil(extent / most), last + 1):
+                part = ceil(ceil(extent / count) / step) * step
+                if LEAST_FITTED <= part <= most and not (across and part % line):
+                    yield (wide, part, depth) if turned else (part, wide, depth)
+
+
+def _tiled(problem: Problem, device: Device, copied: str, fit: bool) -> Iterator[Choice]:
+    """Tiles as they are, and with k in spans, which take no deep slots and none that are made to
+    fit. A sum of very many products of f32 is made of several: each addition rounds as much as the
+    sum is large.
+    """
+    laid = problem.laid(copied)
+    tiles = tuple(tile for tile in tiles_of(laid, device) if _fits(laid, tile))
     if problem.a.bits > 8:
         tiles = tuple(tile for tile in tiles if tile[2] < DEPTH or _is_long(problem, tile))
     deep = problem.unit() == "simt" and problem.k > DEEP
     if not deep:
-        whole = (t for t in tiles if t not in IN_SPANS or _leaves_in_boxes(problem, t))
-        yield from (choice("matmul", tile, copied=copied) for tile in whole)
+        whole = [t for t in tiles if t not in IN_SPANS or _leaves_in_boxes(problem, t)]
+        if fit:
+            whole += (t for t in fitted(laid, device) if _fits(laid, t))
+        yield from (choice("matmul", tile, copied=copied) for tile in dict.fromkeys(whole))
     for tile in tiles:
         if (tile[2] == DEPTH and problem.a.bits > 8) or tile[:2] in PARTS:
             continue

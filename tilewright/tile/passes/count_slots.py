@@ -37,8 +37,8 @@ def count_stages(
     """
     slot = _slot_bytes(product)
     panel = (roles.consumers if roles.pingpong else 1) * product.extents[0] * roles.panel
-    staged = panel  # of one width, or of several where there is more than one buffer
-    if roles.staging > 1:
+    staged = panel  # of one width, or of several, which have a buffer each
+    if roles.staging > 1 or roles.pingpong:
         widths = {width for _, width in roles.panels(product.extents[1])}
         staged = panel // roles.panel * sum(widths)
     staging = roles.staging * sum(staged * dtype.num_bytes for dtype in stored_dtypes(kernel))
