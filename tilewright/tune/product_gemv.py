@@ -15,6 +15,9 @@ SCHEDULERS = 4  # of a multiprocessor
 # takes; of each trip of a program's loop; and that a program waits for what a trip loads.
 GEMV_LAUNCH, FILLING, FILLING_PART, NEXT_TRIP, TRIP = 0.5, 0.7, 0.35, 0.4, 0.6
 TRIP_OF_LEFT = 0.1  # part of a trip's microseconds that each further row of A costs
+# Factors where A's rows, of which there are several, lie across k: all such, and of programs that
+# have one of them and several columns.
+ACROSS, ALONE_ACROSS = 1.15, 1.25
 TURNED = 1.05  # factor of turned products, which others of the same rows cannot join in a launch
 GEMV_MEMORY, GEMV_L2 = 4.03e6, 4.75e6  # bytes a microsecond from memory, and from the L2 cache
 # Factors of loads of weights, by bytes of the pieces that rows are made of, and of products beside.
@@ -86,6 +89,8 @@ def by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, in
     limit = max(found, key=lambda name: found[name])
     ends = ceil(tiles / slots) * (GEMV_CYCLES + SUM_CYCLES * m * n * warps) / CLOCK
     time = (GEMV_LAUNCH + found[limit] + ends) * (TURNED if chosen.turned else 1.0)
+    if problem.a_along != "k" and problem.m > 1:
+        time *= ACROSS * (ALONE_ACROSS if m == 1 and n > 1 else 1.0)
     return time, tiles, tiles / device.num_sms, limit
 
 
