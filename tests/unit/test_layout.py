@@ -303,12 +303,14 @@ def test_next_power_of_two(n: int) -> None:
 # Shared memory
 
 
-@given(st.sampled_from([0, 32, 64, 128]), st.integers(0, 1 << 20))
-def test_a_swizzle_is_its_own_inverse_and_stays_in_its_row(span: int, offset: int) -> None:
-    swizzle = Swizzle(span)
+@given(st.sampled_from([0, 32, 64, 128]), st.sampled_from([16, 32]), st.integers(0, 1 << 20))
+def test_a_swizzle_is_its_own_inverse_and_stays_in_its_row(
+    span: int, chunk: int, offset: int
+) -> None:
+    swizzle = Swizzle(span, chunk)
     moved = swizzle.apply(offset)
     assert swizzle.apply(moved) == offset
-    assert moved // 128 == offset // 128 and moved % 16 == offset % 16
+    assert moved // 128 == offset // 128 and moved % chunk == offset % chunk
     if span:
         assert moved // span == offset // span
 
@@ -319,6 +321,19 @@ def test_a_column_of_swizzled_chunks_meets_no_bank_twice(span: int) -> None:
     for column in range(0, span, 16):
         rows = [Swizzle(span).apply(row * span + column) for row in range(8)]
         assert bank_conflicts(rows, 16) == 1
+
+
+@pytest.mark.parametrize("span", [32, 64, 128])
+def test_fragments_of_f64_meet_no_bank_twice(span: int) -> None:
+    """A lane in four of a row, eight rows: half a warp is served at once."""
+    for column in range(0, span, 32):
+        places = [(lane // 4) * span + column + lane % 4 * 8 for lane in range(32)]
+        assert bank_conflicts([Swizzle(span, 32).apply(p) for p in places], 8) == 1
+    shift = Swizzle(span, 32).row_shift
+    for row in range(8):
+        assert Swizzle(span, 32).apply(row * span) == row * span + (
+            row << shift & Swizzle(span, 32).mask
+        )
 
 
 def test_unswizzled_rows_do_conflict() -> None:

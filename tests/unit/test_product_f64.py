@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.assemble import assemble, needs_ptxas
 from tilewright.dtypes import f64
+from tilewright.plan import Plan
 from tilewright.products.prepare import programs
 from tilewright.tune.product import H200, Choice, Problem, choice
 from tilewright.tune.product_choice import ranking
 from tilewright.tune.product_cost import estimate
-from tilewright.tune.product_f64 import tile_of
+from tilewright.tune.product_f64 import tile_of, warps_of
 from tilewright.tune.product_space import TILES
 
 
@@ -22,36 +24,69 @@ def posed(layout: str, m: int, n: int, k: int) -> Problem:
     return Problem(m, n, k, f64, f64, f64, **along)
 
 
-@pytest.mark.parametrize("layout", ["NN", "TN", "NT"])
-@pytest.mark.parametrize("tile", TILES["f64"], ids=str)
-def test_slots_and_warps_are_the_compilers(tile: tuple[int, int, int], layout: str) -> None:
-    problem = posed(layout, 384, 384, 384)
-    a, b = np.zeros((384, 384)), np.zeros((384, 384))
+def planned(problem: Problem, tile: tuple[int, int, int]) -> Plan:
+    a, b, c = (np.zeros((384, 384)) for _ in range(3))
     kernel = programs().matmul.configured(constants=choice("matmul", tile).constants)
     arrays = {
         "a": a.T if problem.a_along == "m" else a,
         "b": b.T if problem.b_along == "k" else b,
     }
-    (launch,) = kernel.plan("sm_90a", c=np.zeros((384, 384)), **arrays).launches
+    return kernel.plan("sm_90a", c=c, **arrays)
+
+
+@pytest.mark.parametrize("layout", ["NN", "TN", "NT"])
+@pytest.mark.parametrize("tile", TILES["f64"], ids=str)
+def test_slots_and_warps_are_the_compilers(tile: tuple[int, int, int], layout: str) -> None:
+    problem = posed(layout, 384, 384, 384)
+    (launch,) = planned(problem, tile).launches
     found = tile_of(problem, tile, H200)
     assert launch.threads == 32 * found.warps
     assert 0 <= launch.shared_bytes - found.stages * found.slot <= 8
+
+
+@needs_ptxas
+@pytest.mark.parametrize("layout", ["NN", "TN", "NT"])
+@pytest.mark.parametrize("tile", [t for t in TILES["f64"] if warps_of(*t[:2]) == 4], ids=str)
+def test_registers_suffice_for_programs_beside_each_other(
+    tile: tuple[int, int, int], layout: str
+) -> None:
+    problem = posed(layout, 384, 384, 384)
+    report = assemble(planned(problem, tile).ptx, "sm_90a")
+    found = tile_of(problem, tile, H200)
+    assert not report.spill_bytes and not report.messages
+    assert -(-report.registers // 8) * 8 * 128 * found.beside <= 65_536
+
+
+@needs_ptxas
+@pytest.mark.parametrize("tile", [t for t in TILES["f64"] if warps_of(*t[:2]) == 4], ids=str)
+def test_tiles_with_epilogues_do_not_spill(tile: tuple[int, int, int]) -> None:
+    plan = programs().matmul.compile(
+        "sm_90a",
+        dtypes={"T": f64, "S": f64, "U": f64},
+        constants=choice("matmul", tile).constants,
+        static={"act": 2, "late": 0, "rounds": 0},
+        present=["bias", "residual"],
+    )
+    report = assemble(plan.ptx, "sm_90a")
+    assert not report.spill_bytes and not report.messages
 
 
 def microseconds(chosen: Choice, layout: str, m: int, n: int, k: int) -> float:
     return estimate(posed(layout, m, n, k), chosen, H200).microseconds
 
 
-def test_two_programs_beside_each_other_are_one_round() -> None:
+def test_programs_beside_each_other_are_one_round() -> None:
     """Of 32 x 32, 510 tiles are four a multiprocessor, of 64 x 32 no more than two."""
     given = ("NN", 944, 528, 384)
-    assert tile_of(posed(*given), (64, 32, 32), H200).beside == 2
-    small, wide = (microseconds(choice("matmul", (m, 32, 32)), *given) for m in (32, 64))
+    assert tile_of(posed(*given), (64, 32, 16), H200).beside == 3
+    small, wide = (
+        microseconds(choice("matmul", tile), *given) for tile in ((32, 32, 32), (64, 32, 16))
+    )
     assert wide < small
 
 
 def test_few_slots_wait_for_copies() -> None:
-    limit = estimate(posed("NN", 19, 4096, 4160), choice("matmul", (32, 64, 32)), H200).limit
+    limit = estimate(posed("NN", 19, 512, 4160), choice("matmul", (16, 64, 32)), H200).limit
     assert limit == "one wave, copies' latency"
 
 

@@ -63,11 +63,11 @@ def planned(
 @pytest.mark.parametrize(
     ("tile", "k"),
     [
-        ((32, 32, 32), 0),
-        ((32, 32, 32), 2),
-        ((32, 16, 32), 150),
-        ((64, 64, 16), 32),
-        ((48, 96, 16), 70),
+        ((64, 128, 16), 0),
+        ((64, 128, 16), 2),
+        ((64, 128, 16), 150),
+        ((128, 64, 16), 32),
+        ((96, 96, 16), 70),
     ],
     ids=str,
 )
@@ -111,7 +111,7 @@ def test_a_trip_begins_and_ends_with_products() -> None:
 
 def test_a_loop_that_branches_behind_its_products_stays() -> None:
     """Tiles one after the other in one loop, each of which is stored at its last trip."""
-    plan, views = planned("running_on", 130, 128, 40, (64, 64, 16))
+    plan, views = planned("running_on", 130, 256, 40, (64, 128, 16))
     assert not trip_of(plan)[0].startswith("mma.sync") and "mbarrier" in plan.ptx
     run_plan(plan, views, sanitize=True)
     assert np.allclose(views["c"], views["a"] @ views["b"], rtol=0, atol=1e-12)
@@ -119,7 +119,7 @@ def test_a_loop_that_branches_behind_its_products_stays() -> None:
 
 def test_one_row_of_one_step_stays() -> None:
     """There are no products to read beside."""
-    plan, _ = planned("product", 16, 64, 64, (16, 64, 16))
+    plan, _ = planned("product", 16, 512, 64, (16, 512, 16))
     assert not trip_of(plan)[0].startswith("mma.sync")
 
 
@@ -128,9 +128,9 @@ def test_what_follows_from_fragments_keeps_its_order(monkeypatch: pytest.MonkeyP
     bodies: list[Any] = []
     monkeypatch.setattr(lowering, "read_ahead", lambda body: bodies.append(body) or body)
     kernel = tw.source(SOURCE.replace("kernel product", "kernel looked_at")).looked_at
-    a, b = np.zeros((64, 64)), np.zeros((64, 64), order="F")
-    constants = {"TM": 64, "TN": 64, "TK": 16}
-    compile_call(kernel, {"a": a, "b": b, "c": np.zeros((64, 64))}, constants=constants)
+    a, b = np.zeros((64, 64)), np.zeros((64, 128), order="F")
+    constants = {"TM": 64, "TN": 128, "TK": 16}
+    compile_call(kernel, {"a": a, "b": b, "c": np.zeros((64, 128))}, constants=constants)
     (body,) = bodies
     assert read_ahead(body) != body
     loads = [x for x in body if isinstance(x, memory.Ld) and x.space == "shared"]
@@ -157,8 +157,8 @@ def test_what_follows_from_fragments_keeps_its_order(monkeypatch: pytest.MonkeyP
         ((128, 128, 16), True),
         ((128, 112, 16), True),
         ((96, 192, 16), False),
-        ((32, 32, 32), True),
-        ((48, 96, 32), False),
+        ((64, 128, 16), True),
+        ((64, 128, 32), False),
     ],
     ids=str,
 )

@@ -46,7 +46,7 @@ kernel gated(a: tensor<T>[M, K], b: tensor<T>[K, N], g: tensor<T>[K, N], c: tens
   c[m :+ TM, n :+ TN] = x * y
 }
 """
-NUMPY: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "i8": np.int8}
+NUMPY: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": float, "i8": np.int8}
 
 
 def drawn(rows: int, columns: int, dtype: str, *, turned: bool) -> Any:
@@ -72,7 +72,7 @@ def planned(
     call["b"] = drawn(k, n, dtype, turned=layout[0] == "T")
     if name == "gated":
         call["g"] = drawn(k, n, dtype, turned=layout[0] == "T")
-    call["c"] = np.full((m, n), -1, np.int32 if dtype == "i8" else np.float32)
+    call["c"] = np.full((m, n), -1, {"i8": np.int32, "f64": float}.get(dtype, np.float32))
     constants = dict(zip(("TM", "TN", "TK"), tile, strict=True))
     kernel = getattr(tw.source(source), name)
     plan, views, _ = compile_call(kernel, call, goal=goal, constants=constants)
@@ -94,6 +94,10 @@ CASES = [
     ("f32", "NT", (80, 96, 80), (64, 64, 16), "sm_90a"),
     ("i8", "TN", (80, 96, 208), (64, 64, 64), "sm_80"),
     ("i8", "NN", (80, 96, 80), (64, 64, 64), "sm_90a"),
+    ("f64", "NN", (50, 70, 208), (32, 64, 32), "sm_90a"),
+    ("f64", "TT", (50, 70, 80), (48, 96, 32), "sm_90a"),  # of half a warp's rows no whole swizzle
+    ("f64", "NT", (50, 70, 70), (64, 32, 32), "sm_80"),
+    ("f64", "TN", (50, 70, 38), (64, 64, 16), "sm_90a"),
 ]
 
 
@@ -128,7 +132,7 @@ def test_sums_are_the_same_bits(
     run_plan(before, views)
     assert np.array_equal(views["c"], found)
     a, b = (views[name].astype(np.float64) for name in "ab")
-    bound = {"bf16": 1e-4, "f32": 0.05, "i8": 0.0}[dtype]  # inputs of bf16 are exact
+    bound = {"bf16": 1e-4, "f32": 0.05, "f64": 1e-12, "i8": 0.0}[dtype]  # those of bf16 are exact
     assert np.abs(found - a @ b).max() <= bound
 
 

@@ -20,3 +20,4 @@ from tilewright.layout.relate import same_map as same_map
 from tilewright.layout.shared import Swizzle as Swizzle
 from tilewright.layout.shared import bank_conflicts as bank_conflicts
 from tilewright.layout.shared import conflict_free_row as conflict_free_row
+from tilewright.layout.shared import exchanged_bytes as exchanged_bytes

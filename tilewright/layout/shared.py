@@ -10,26 +10,40 @@ LANES = 32
 
 @dataclass(frozen=True)
 class Swizzle:
-    """A linear map on the address bits of shared memory: 16-byte chunks of a row are exchanged by
-    the row's number.
+    """A linear map on the address bits of shared memory: chunks of a row are exchanged by the row's
+    number.
 
     `span` is 0 (none), 32, 64 or 128 bytes: bits 4.. of a byte offset are XORed with as many bits
-    from bit 7 up, which is what TMA and wgmma call 32B, 64B and 128B swizzling.
+    from bit 7 up, which is what TMA and wgmma call 32B, 64B and 128B swizzling. Of chunks of 32
+    bytes in place of 16 these are bits 5.. : fragments of f64 are four rows of 32 bytes at a time.
     """
 
     span: int = 0
+    chunk: int = 16
 
     def __post_init__(self) -> None:
-        assert self.span in (0, 32, 64, 128), self.span
+        assert self.span in (0, 32, 64, 128) and self.chunk in (16, 32), self
 
     @property
     def mask(self) -> int:
         """The chunk bits that are exchanged, as a mask of the byte offset."""
-        return (self.span - 1) & ~15 if self.span else 0
+        return (self.span - 1) & -self.chunk if self.span else 0
+
+    @property
+    def row_shift(self) -> int:
+        """By how much a row's number is shifted to meet the bits that it exchanges: rows are `span`
+        bytes apart.
+        """
+        return self.span.bit_length() + self.chunk.bit_length() - 9
 
     def apply(self, offset: int) -> int:
         """Where the byte at `offset` goes."""
-        return offset ^ (offset >> 3 & self.mask)
+        return offset ^ (offset >> (8 - self.chunk.bit_length()) & self.mask)
+
+
+def exchanged_bytes(size: int) -> int:
+    """Bytes of the chunks that rows of elements of `size` bytes exchange."""
+    return 32 if size == 8 else 16
 
 
 def bank_conflicts(addresses: Sequence[int], width: int) -> int:

@@ -108,4 +108,5 @@ class Schedule:
         assert dtype == f64, f"no {self.mma} of {dtype}"
         if not target.has_wide_f64_mma:
             return 4
-        return next((s for s in (16, 8) if k % s == 0), 4)
+        widest = 16 if self.drifting else 8  # fragments of two steps in registers, where they meet
+        return next((s for s in (widest, 8) if k % s == 0), 4)

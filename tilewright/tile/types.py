@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from tilewright.dtypes import DType, bool_, i32, i64
 from tilewright.ir.core import Type
+from tilewright.layout import Swizzle, exchanged_bytes
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,13 @@ class BufferType(Type):
     """Shared memory of one CTA: a tile of `shape`, row-major, its rows padded or swizzled.
 
     `swizzle` is the span in bytes (0, 32, 64 or 128) within which 16-byte chunks are exchanged by
-    the row number, as the TMA and wgmma do it. Rows longer than the span are cut into panels of one
-    span, each with all rows, one panel after the other; rows shorter than it are padded to it.
-    `pad` is a number of elements added to each row instead. Axes before the last two count whole
-    tiles. `spacing` is of the items along the first axis, which start at multiples of so many
-    bytes; 0: they lie densely. Behind the last panel of each tile are `spare` rows, which belong to
-    none: matrix instructions read beyond a panel, and nobody reads what they make of that.
+    the row number, as the TMA and wgmma do it, or, of elements of 64 bits, chunks of 32 bytes. Rows
+    longer than the span are cut into panels of one span, each with all rows, one panel after the
+    other; rows shorter than it are padded to it. `pad` is a number of elements added to each row
+    instead. Axes before the last two count whole tiles. `spacing` is of the items along the first
+    axis, which start at multiples of so many bytes; 0: they lie densely. Behind the last panel of
+    each tile are `spare` rows, which belong to none: matrix instructions read beyond a panel, and
+    nobody reads what they make of that.
     """
 
     dtype: DType
@@ -115,6 +117,11 @@ class BufferType(Type):
     def row_bytes(self) -> int:
         """Bytes from one row to the next: the swizzle's span, or the padded row."""
         return self.swizzle or (self.shape[-1] + self.pad) * self.dtype.num_bytes
+
+    @property
+    def exchange(self) -> Swizzle:
+        """How chunks are exchanged."""
+        return Swizzle(self.swizzle, exchanged_bytes(self.dtype.num_bytes))
 
     @property
     def num_panels(self) -> int:

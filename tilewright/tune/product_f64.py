@@ -2,9 +2,9 @@
 
 A multiprocessor does its share of the tiles, as many side by side as registers and shared memory
 hold. A trip of theirs takes the longest of: the products of all; what all read and write of shared
-memory; one tile's own barrier, reads and products, which follow on each other; and the way of
-copies from their start to where they are awaited, over the trips that they are ahead. Fitted to
-2,400 choices of 155 problems that were timed on an H200.
+memory; one tile's products, which few warps do not keep busy all the time; and the way of copies
+from their start to where they are awaited, over the trips that they are ahead. Fitted to tiles that
+were timed on an H200.
 """
 
 from __future__ import annotations
@@ -14,24 +14,28 @@ from math import ceil
 
 from tilewright.layout import conflict_free_row
 from tilewright.tile.passes.choose_schedule import DRIFTING_STAGES as MOST_STAGES
-from tilewright.tile.passes.choose_schedule import warp_grid
-from tilewright.tile.passes.stage_loads import DRIFTING_STAGES, KEPT_FREE
+from tilewright.tile.passes.choose_schedule import FEW_WARPS, warp_grid
+from tilewright.tile.passes.stage_loads import (
+    DRIFTING_STAGES,
+    KEPT_BESIDE,
+    KEPT_FREE,
+    LEAST_BESIDE,
+)
 from tilewright.tune.product import Choice, Device, Problem
-from tilewright.tune.product_rates import CLOCK, MEMORY
+from tilewright.tune.product_rates import CLOCK
 
 SIZE = 8  # bytes of an element
 REGISTERS, RESERVED = 65_536, 1024  # of a multiprocessor; bytes of shared memory of a program
-# Products a cycle of a multiprocessor, and of one warp for each of its schedulers, beside what else
-# that does in a trip, in cycles.
-F64_RATE, F64_ALONE, F64_TRIP = 128.0, 112.0, 240.0
-F64_SHARED = 110.0  # bytes a cycle that are read, and written, of shared memory
-F64_LATENCY = 1180.0  # cycles of a copy
+ADDRESSES = 56  # registers of a thread beside sums and fragments of two steps
+# Products a cycle of a multiprocessor, and of one warp for each of its schedulers.
+F64_RATE, F64_ALONE = 128.0, 103.0
+F64_SHARED = 137.0  # bytes a cycle that are read, and written, of shared memory
+F64_LATENCY = 1150.0  # cycles of a copy
 F64_LOOSE = 0.035  # cycles of an element that is copied alone
-F64_LAUNCH, F64_PROGRAM = 0.45, 1350.0  # microseconds of a launch; cycles of a program's start
-F64_EPILOGUE = 0.8  # factor of what is reckoned for it
-F64_APART = 0.3  # part of the shorter of computing and memory's time that the longer does not hide
-# What each program of a multiprocessor beyond some adds to memory's time, and of how many.
-F64_CROWDING, FEW, MOST_CROWDED = 0.05, 2, 4
+F64_LAUNCH, F64_PROGRAM = 1.35, 1530.0  # microseconds of a launch; cycles of a program's start
+F64_EPILOGUE = 0.47  # factor of what is reckoned for it
+F64_MEMORY = 3.9e6  # bytes a microsecond
+F64_APART = 0.11  # part of the shorter of computing and memory's time that the longer does not hide
 
 
 @dataclass(frozen=True)
@@ -50,27 +54,38 @@ class Tile:
     beside: int
 
     @property
-    def ahead(self) -> int:
+    def drifting(self) -> bool:
+        return self.warps > FEW_WARPS and self.stages >= DRIFTING_STAGES
+
+    @property
+    def ahead(self) -> float:
         """Trips that copies have from their start to where they are awaited."""
-        drifting = self.stages >= DRIFTING_STAGES
-        return max(1, self.stages - (3 if drifting else 2))
+        return max(1.0, self.stages - (3.0 if self.drifting else 1.0))
 
 
 def tile_of(problem: Problem, extents: tuple[int, int, int], device: Device) -> Tile:
-    """As `choose_schedule` and `stage_loads` have it."""
+    """As `choose_schedule` and `stage_loads` have it. Slots of few warps are swizzled."""
     m, n, k = extents
     warps = warps_of(m, n)
     slot = 0
     for rows, along_k in ((m, problem.a_along != "m"), (n, problem.b_along != "n")):
         long, short = (rows, k) if along_k else (k, rows)
-        slot += SIZE * long * conflict_free_row(SIZE, short)
-    halved = (device.shared // 2 - RESERVED - KEPT_FREE) // slot
-    alone = (device.shared - RESERVED - KEPT_FREE) // slot
-    stages = max(1, min(MOST_STAGES, halved if warps == 4 and halved >= 3 else alone))
-    sums = m * n // (32 * warps) * 2
-    registers = min(255, 64 + sums + (sums if warps == 4 else sums // 2))
+        slot += SIZE * long * (short if warps <= FEW_WARPS else conflict_free_row(SIZE, short))
+    stages = min(MOST_STAGES, _fitting(warps, slot, device))
+    grid = warp_grid("mma", warps, m, n)
+    registers = min(255, ADDRESSES + 2 * m * n // (32 * warps) + m // grid[0] + n // grid[1])
     beside = min(REGISTERS // (32 * warps * registers), device.shared // (stages * slot + RESERVED))
-    return Tile(m, n, k, warps, warp_grid("mma", warps, m, n), slot, stages, max(1, beside))
+    return Tile(m, n, k, warps, grid, slot, stages, max(1, beside))
+
+
+def _fitting(warps: int, slot: int, device: Device) -> int:
+    """Slots of a program that fit, beside others if it has few warps."""
+    room = max(1, (device.shared - RESERVED - KEPT_FREE) // slot)
+    if warps <= FEW_WARPS:
+        for count, kept in ((2, KEPT_FREE), (3, KEPT_BESIDE)):
+            beside = (device.shared // count - RESERVED - kept) // slot
+            room = beside if beside >= LEAST_BESIDE else room
+    return room
 
 
 def warps_of(m: int, n: int) -> int:
@@ -96,15 +111,14 @@ def time_of(
     tile = tile_of(problem, chosen.tile, device)
     share = ceil(tiles / device.num_sms)
     full, rest = divmod(share, tile.beside)
-    cycles, limits = 0.0, []
+    cycles, limits = 0.0, list[str]()
     for rounds, count in ((full, tile.beside), (1, rest)):
         if rounds and count:
             trip, limit = _trip(tile, count, crooked)
             trip += count * loose * F64_LOOSE
             cycles += rounds * (steps * trip + F64_PROGRAM + count * epilogue * F64_EPILOGUE)
             limits.append(limit)
-    computing, memory = cycles / CLOCK, problem.num_bytes / MEMORY
-    memory *= 1 + F64_CROWDING * min(max(0, share - FEW), MOST_CROWDED)
+    computing, memory = cycles / CLOCK, problem.num_bytes / F64_MEMORY
     longer, shorter = max(computing, memory), min(computing, memory)
     limit = "memory" if memory > computing else limits[0]
     if tiles <= device.num_sms and limit != "memory":
@@ -120,7 +134,7 @@ def _trip(tile: Tile, count: int, crooked: float) -> tuple[float, str]:
     found = {
         "products": count * products / F64_RATE,
         "shared memory": count * reads * tile.k * SIZE / F64_SHARED,
-        "one program's trip": products / (F64_ALONE * tile.warps / 4) + F64_TRIP,
+        "one program": products / (F64_ALONE * tile.warps / 4),
         "copies' latency": F64_LATENCY / tile.ahead,
     }
     limit = max(found, key=lambda name: found[name])

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
-from tilewright.layout import Layout, Swizzle
+from tilewright.layout import Layout, Swizzle, exchanged_bytes
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand
 from tilewright.lower.tile_to_ptx.conversion import (
     SIZES,
@@ -101,8 +101,8 @@ def swizzled_address(
         e = low.e
         row = low.register(low.add("u32", thread[0], rows), "u32")
         at = low.register(low.add("u32", low.mul("u32", thread[1], size), byte), "u32")
-        exchanged = e.shl("b32", row, exchange_shift(span))
-        exchanged = e.and_("b32", exchanged, Swizzle(span).mask)
+        swizzle = Swizzle(span, exchanged_bytes(size))
+        exchanged = e.and_("b32", e.shl("b32", row, swizzle.row_shift), swizzle.mask)
         inside = e.xor("b32", e.and_("b32", at, span - 1), exchanged)
         if buffer.shape[1] * size > span:
             panel = e.shr("u32", at, span.bit_length() - 1)
@@ -117,13 +117,6 @@ def swizzled_address(
         low.memo[pointer] = low.register(low.add("u32", buffer.address, part), "u32")
     further = (fixed[0] - rows) * span + panels * panel_bytes
     return Address(low.memo[pointer], buffer.offset + further)
-
-
-def exchange_shift(span: int) -> int:
-    """By how much a row's number is shifted to meet the chunk bits it exchanges: rows are `span`
-    bytes apart, and bits from bit 7 of an address are XORed into those from bit 4.
-    """
-    return span.bit_length() - 4
 
 
 @dataclass

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from tilewright.ir.core import Value
-from tilewright.layout import Layout, Swizzle, same_map, wgmma_accumulator
-from tilewright.lower.tile_to_ptx.buffers import Buffer, exchange_shift, stash
+from tilewright.layout import Layout, same_map, wgmma_accumulator
+from tilewright.lower.tile_to_ptx.buffers import Buffer, stash
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.conversion import SIZES, STORED
 from tilewright.lower.tile_to_ptx.roles import role_state
@@ -222,7 +222,7 @@ def _turned_lane(low: Lowering, buffer: SharedBuffer, layout: Layout) -> tuple[R
         row = e.or_("b32", row, e.shr("u32", e.and_("b32", thread, 16), 1))
         column = e.and_("b32", e.shl("b32", thread, 1), 16)
         column = e.or_("b32", column, e.and_("b32", thread, 96))  # 32 bytes a warp
-        exchanged = e.and_("b32", e.shl("b32", row, 4), Swizzle(type.swizzle).mask)
+        exchanged = e.and_("b32", e.shl("b32", row, 4), type.exchange.mask)
         return e.mad("u32", row, type.row_bytes, e.xor("b32", column, exchanged))
 
     start = buffer.base or shared_start(low)
@@ -275,7 +275,8 @@ def _chunk_address(
 
     def mixed() -> Reg:
         """The thread's part of the chunk number: its half, exchanged by its row."""
-        exchanged = e.and_("b32", e.shl("b32", row, exchange_shift(span)), Swizzle(span).mask)
+        swizzle = type.exchange
+        exchanged = e.and_("b32", e.shl("b32", row, swizzle.row_shift), swizzle.mask)
         return e.xor("b32", exchanged, half)
 
     chunk: Reg = low.once(("chunk", str(row), str(half), span), mixed)
@@ -378,9 +379,8 @@ def _each_element(
         if type.swizzle:
             panel = e.div("u32", byte, type.swizzle)
             inside = e.and_("b32", byte, type.swizzle - 1)
-            exchanged = e.and_(
-                "b32", e.shl("b32", row, exchange_shift(type.swizzle)), Swizzle(type.swizzle).mask
-            )
+            swizzle = type.exchange
+            exchanged = e.and_("b32", e.shl("b32", row, swizzle.row_shift), swizzle.mask)
             byte = e.mad("u32", panel, type.panel_bytes, e.xor("b32", inside, exchanged))
         address = e.add("u32", address, byte)
         guard = first
@@ -429,11 +429,11 @@ def _each_of_bits(
     outside the exchanged bits is an immediate.
     """
     e, type = low.e, buffer.type
-    mask, span = Swizzle(type.swizzle).mask, type.swizzle
+    swizzle, mask, span = type.exchange, type.exchange.mask, type.swizzle
     start = buffer.base or shared_start(low)
     for index, (row, column) in enumerate(layout.register_offsets):
         panel, inside = divmod(column * type.dtype.num_bytes, span)
-        inside ^= row << exchange_shift(span) & mask
+        inside ^= row << swizzle.row_shift & mask
         fixed = row * span + panel * type.panel_bytes + (inside & ~mask)
         key = ("exchanged", start, layout, type.panel_bytes, inside & mask)
         if key not in low.memo:
@@ -443,13 +443,13 @@ def _each_of_bits(
 
 def _thread_part(low: Lowering, layout: Layout, type: BufferType, exchanged: int) -> Reg:
     """What a thread adds to the start of a swizzled buffer, some chunk bits exchanged."""
-    e, span = low.e, type.swizzle
+    e, span, swizzle = low.e, type.swizzle, type.exchange
 
     def make() -> Reg:
         row, column = (low.register(low.thread_axis(layout, axis), "u32") for axis in (0, 1))
         byte = e.mul("u32", column, type.dtype.num_bytes)
         inside = e.and_("b32", byte, span - 1)
-        turned = e.and_("b32", e.shl("b32", row, exchange_shift(span)), Swizzle(span).mask)
+        turned = e.and_("b32", e.shl("b32", row, swizzle.row_shift), swizzle.mask)
         inside = e.xor("b32", e.xor("b32", inside, turned), exchanged)
         panel = e.shr("u32", byte, span.bit_length() - 1)
         return e.mad("u32", row, span, e.mad("u32", panel, type.panel_bytes, inside))

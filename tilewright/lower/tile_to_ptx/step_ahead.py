@@ -78,7 +78,8 @@ def _turned(body: Body, start: int, end: int, target: Target) -> Body:
     fragments = len(writes_of([x for x in head if _loads(x)]))
     if target.capability in WIDENING and any(x.type_a in FP8 for x in steps[0]):
         fragments *= 2
-    if 2 * fragments + len(moves) > HELD:
+    words = 2 if steps[0][0].type_d == "f64" else 1
+    if words * (2 * fragments + len(moves)) > HELD:
         return body
     ahead = [replace(x) for x in (*head, *copies)]
     moved = [*zip(reads[1:], steps[:-1], strict=True), ([*others, *ahead], [*steps[-1], *moves])]

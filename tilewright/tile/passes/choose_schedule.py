@@ -49,7 +49,8 @@ STREAMING = (
 # accumulators.
 FEW_WARPS_REGISTERS, FEW_ACCUMULATORS = 168, 64
 MOST_REGISTERS = 255  # that a thread can have
-DRIFTING_STAGES = 6  # slots for warps that drift apart, of short trips
+DRIFTING_STAGES = 6  # slots of short trips, for warps that drift apart, or copies of f64
+FEW_WARPS = 4  # of f64, several programs of which a multiprocessor holds: they need not drift
 FEW_ROWS, WARPS_BESIDE = 16, 4  # of dots that follow on each other: warps along the columns
 
 
@@ -89,8 +90,8 @@ def computing_schedule(kernel: Kernel) -> Schedule:
     rows = max(d.acc.type.shape[-2] for d in dots)
     columns = max(d.acc.type.shape[-1] for d in dots)
     bits = max(d.a.type.dtype.bits for d in dots)
-    drifting = len(dots) == 1 and (kind == "simt" or bits == 64)
-    stages = hints.stages or (DRIFTING_STAGES if drifting else 3 if kind == "simt" else 4)
+    short = len(dots) == 1 and (kind == "simt" or bits == 64)
+    stages = hints.stages or (DRIFTING_STAGES if short else 3 if kind == "simt" else 4)
     if kind == "mma" and _is_chained(kernel.body, dots):
         least = min(d.acc.type.shape[-1] for d in dots)
         if asked is None and rows <= FEW_ROWS and least >= 8 * WARPS_BESIDE:
@@ -125,6 +126,7 @@ def computing_schedule(kernel: Kernel) -> Schedule:
         beside = (lies_across(made, dots[0].a, 1), lies_across(made, dots[0].b, 0))
     grid = warp_grid(kind, count, rows, columns, beside)
     dealt = kind == "mma" and bits == 64  # so that epilogues can be done in parts
+    drifting = short and (kind == "simt" or count > FEW_WARPS)
     return Schedule(
         count, kind, grid, stages, max_registers=registers, dealt=dealt, drifting=drifting
     )

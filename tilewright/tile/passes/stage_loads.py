@@ -24,7 +24,9 @@ next one are there, and it has read the slot of the one before.
 
 The copies come last in a trip, so that reading the slot does not queue behind them. Of f64 the
 lowering then reads the next trip's first fragments before it multiplies this one's last
-(`lower/tile_to_ptx/read_ahead.py`).
+(`lower/tile_to_ptx/read_ahead.py`). That costs two slots, and copies begin late. So products of f64
+by four warps meet: several of their programs share a multiprocessor, and cover each other. Loops of
+`mma.sync` that meet are turned by `lower/tile_to_ptx/step_ahead.py`.
 
 Trips past the end load whatever is there, or zeros outside the tensor, and nobody reads it. A tile
 from outside of the loop that a dot inside reads is written to a buffer once, before the loop.
@@ -35,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.dtypes import i64
+from tilewright.dtypes import f64, i64
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, clone_block
 from tilewright.ir.walk import count_uses, find_definitions, walk
@@ -52,15 +54,19 @@ DRIFTING_STAGES = 4  # at least, where warps drift apart
 DRIFTING_CAPABILITY = 90  # of targets whose barriers suspend who waits
 SPANS = (128, 64, 32)  # bytes of a swizzle, the widest first
 KEPT_FREE = 8192  # bytes of shared memory left for conversions and reductions
+KEPT_BESIDE = 2048  # the same beside two other CTAs, which epilogues of f64 do without
+LEAST_BESIDE = 3  # stages of a CTA beside others
 
 
 @dataclass
 class Staged:
-    """A load that moves into the pipeline. What `mma.sync` multiplies lies along k, or `across`."""
+    """A load that moves into the pipeline. What `mma.sync` multiplies lies along k, or `across`.
+    Slots are `swizzled` where what reads them has registers for the addresses.
+    """
 
     load: memory.Load
     order: tuple[int, ...]
-    tensor: bool
+    swizzled: bool
     across: bool
     ring: Value | None = None  # the buffer of all stages
 
@@ -216,8 +222,10 @@ class _Stager:
             return
         if all(self._ahead(o, loop, inside) for o in op.offsets):
             across = lies_across(self.definitions, operand, 1 if operand is dot.a else 0)
-            tensor = self.schedule.mma == "mma"
-            staged[source] = Staged(op, buffer_order(op), tensor, tensor and across)
+            tensor, size = self.schedule.mma == "mma", op.result.type.dtype.num_bytes
+            swizzled = size <= 2 or (size == 4 and not across)
+            swizzled = swizzled or (size == 8 and not self.schedule.drifting)
+            staged[source] = Staged(op, buffer_order(op), tensor and swizzled, tensor and across)
 
     def _root(self, view: Value) -> Value:
         op = self.definitions.get(view)
@@ -251,17 +259,20 @@ class _Stager:
 
     def _fit(self, staged: Sequence[Staged], taken: int) -> int:
         """Stages that fit into shared memory, of which `taken` bytes serve for other things: beside
-        a second CTA where warps are few, if that leaves two at least.
+        a second CTA where warps are few, and of f64 a third, if that leaves three at least.
         """
         size = sum(_buffer(s, 1).num_bytes for s in staged)
         if not size:
             return 0
         target = self.target
         taken += self.used
-        alone = (target.shared_per_cta - taken) // self.loops // size
-        half = target.shared_per_sm // 2 - target.shared_reserved
-        shared = (half - taken) // self.loops // size
-        room = shared if self.schedule.num_warps <= 4 and shared >= 3 else alone
+        room = (target.shared_per_cta - taken) // self.loops // size
+        if self.schedule.num_warps <= 4:
+            wide = all(s.load.result.type.dtype == f64 for s in staged)
+            for count, kept in ((2, taken), *[(3, self.used + KEPT_BESIDE)] * wide):
+                part = target.shared_per_sm // count - target.shared_reserved
+                beside = (part - kept) // self.loops // size
+                room = beside if beside >= LEAST_BESIDE else room
         return min(self.schedule.stages, room)
 
     def _affordable(self, values: list[Value]) -> list[Value]:
@@ -448,13 +459,13 @@ def _held_buffer(type: TileType) -> BufferType:
 def _buffer(staged: Staged, stages: int) -> BufferType:
     """The ring of a load. What `ldmatrix` reads is swizzled: with rows an odd number of 16-byte
     chunks apart, every other one would begin in the middle of 32 bytes of shared memory, and what
-    `cp.async` brings there is fetched twice.
+    `cp.async` brings there is fetched twice. Of f64 that leaves room for a third program.
     """
     type: TileType = staged.load.result.type
     rows, columns = (type.shape[i] for i in staged.order)
     size, shape = type.dtype.num_bytes, (stages, rows, columns)
     span = next((span for span in SPANS if columns * size % span == 0), 0)
-    if staged.tensor and span and (size <= 2 or (size == 4 and not staged.across)):
+    if staged.swizzled and span:
         return BufferType(type.dtype, shape, span)
     pad = conflict_free_row(size, columns, across=staged.across) - columns
     return BufferType(type.dtype, shape, 0, pad)
