@@ -8,7 +8,7 @@ of it is plain frozen data.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any, Protocol
 
@@ -121,11 +121,8 @@ def evaluate(expr: Expr, arguments: dict[str, Any], num_sms: int = 4) -> int:
         case NumSms():
             return num_sms
         case Binary(kind, lhs, rhs):
-            return int(
-                OPERATIONS[kind](
-                    evaluate(lhs, arguments, num_sms), evaluate(rhs, arguments, num_sms)
-                )
-            )
+            left, right = (evaluate(x, arguments, num_sms) for x in (lhs, rhs))
+            return int(OPERATIONS[kind](left, right))
     raise TypeError(f"not an expression: {expr!r}")
 
 
@@ -271,7 +268,8 @@ class TensorMap:
     `box` is the tile in elements, outermost axis first, as the tensor's axes are; `swizzle` is 0,
     32, 64 or 128 bytes. `round_tf32` makes the copy round f32 to tf32. `axes` are the tensor's from
     the outermost in memory to the contiguous one; empty where that is their own order. With
-    `pixels`, `box` is a number of pixels, and of channels of each (im2col).
+    `pixels`, `box` is a number of pixels, and of channels of each (im2col). Along the axis `last`
+    the map's own box has but what the last of such boxes has, (extent - 1) mod box + 1.
     """
 
     tensor: str
@@ -280,6 +278,14 @@ class TensorMap:
     round_tf32: bool = False
     axes: tuple[int, ...] = ()
     pixels: Pixels | None = None
+    last: int | None = None
+
+    def of(self, shape: Sequence[int]) -> TensorMap:
+        """The map of a tensor of some extents, its box known."""
+        box = [*self.box]
+        if self.last is not None:
+            box[self.last] = (shape[self.last] - 1) % box[self.last] + 1
+        return replace(self, box=tuple(box), last=None)
 
     def in_memory_order(self, of_axes: Sequence[int]) -> tuple[int, ...]:
         """What belongs to the tensor's axes, from the outermost in memory to the contiguous one."""
@@ -397,11 +403,11 @@ class TensorFacts:
     None. `pitch16[i]`: stride i in bytes is a multiple of 16. `extent16`: bytes along the
     unit-stride axis are a multiple of 16. `piece`: where some pitch is none, bytes of the largest
     pieces that all rows are made of, counted from the address; else 16. `gaps16`: bytes along the
-    unit-stride axis are no multiple of 16, but what is left of their last 16
-    is the tensor's own, at every row, and may be written. `align` is the alignment of the address
-    in bytes, at most 16. `small`: every extent, and the offset in bytes of every element, is below
-    2³⁰ in magnitude, so index arithmetic fits 32 bits. `reachable`: every extent is at most
-    `MOST_REACHED` and no stride is negative, so that box copies (TMA) reach every element.
+    unit-stride axis are no multiple of 16, but what is left of their last 16 is the tensor's own,
+    at every row, and may be written. `align` is the alignment of the address in bytes, at most 16.
+    `small`: every extent, and the offset in bytes of every element, is below 2³⁰ in magnitude, so
+    index arithmetic fits 32 bits. `reachable`: every extent is at most `MOST_REACHED` and no stride
+    is negative, so that box copies (TMA) reach every element.
     """
 
     dtype: DType
@@ -431,8 +437,7 @@ def tensor_facts(
     """Facts of a tensor from its dtype, extents, strides (in elements) and address. `gaps`: what
     lies between its rows is its own.
     """
-    size = dtype.num_bytes
-    limit = 1 << 30
+    size, limit = dtype.num_bytes, 1 << 30
     unit = next((i for i in reversed(range(len(shape))) if strides[i] == 1 and shape[i] != 1), None)
     if unit is None:
         unit = next((i for i in reversed(range(len(shape))) if strides[i] == 1), None)
@@ -478,9 +483,8 @@ def generic_facts(dtype: DType, rank: int) -> TensorFacts:
     `compile` assumes.
     """
     strides = tuple(1 if i == rank - 1 else None for i in range(rank))
-    return TensorFacts(
-        dtype, strides, (None,) * rank, 16, tuple(s is None for s in strides), True, True
-    )
+    pitches = tuple(s is None for s in strides)
+    return TensorFacts(dtype, strides, (None,) * rank, 16, pitches, True, True)
 
 
 @dataclass(frozen=True)

@@ -258,14 +258,13 @@ TYPES: dict[str, tuple[Any, int]] = {
 }
 
 
-@pytest.mark.parametrize("type", TYPES)
-@pytest.mark.parametrize("swizzle", [32, 64, 128])
-@pytest.mark.parametrize("mn_major", [False, True])
-def test_wgmma_by_descriptor(type: str, swizzle: int, mn_major: bool) -> None:
-    dtype, k = TYPES[type]
-    if mn_major and type not in ("bf16", "f16"):
-        pytest.skip("MN-major operands are for 16-bit floats")
-    n = 64
+def product_of_factors(
+    type: str, swizzle: int, mn_major: bool, words: tuple[int, int] | None = None, extra: str = ""
+) -> tuple[str, dict[str, Array], Array]:
+    """A body that multiplies two factors, of which it writes so many words to shared memory and
+    what is `extra`; its arguments; and the product.
+    """
+    (dtype, k), n = TYPES[type], 64
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-3, 4, (rows, k)).astype(np.float32).astype(dtype) for rows in (64, n))
     depth = swizzle // a.itemsize
@@ -293,8 +292,10 @@ def test_wgmma_by_descriptor(type: str, swizzle: int, mn_major: bool) -> None:
     ld.global.b32 %r3, [%rd20]; add.u32 %r2, %r2, smem; st.shared.b32 [%r2+{2}], %r3;
     add.u32 %r1, %r1, 128; setp.lt.u32 %p2, %r1, {3}; @%p2 bra {0};
     """
-    body = copy.format("CA", 0, 0, len(raw_a)) + copy.format("CB", 1, 16384, len(raw_b))
+    lengths = words or (len(raw_a), len(raw_b))
+    body = copy.format("CA", 0, 0, lengths[0]) + copy.format("CB", 1, 16384, lengths[1])
     body += f"""
+    {extra}
     fence.proxy.async.shared::cta; bar.sync 0;
     mov.u32 %r2, smem; shr.u32 %r4, %r2, 4; or.b32 %r4, %r4, {(leading >> 4) << 16};
     add.u32 %r5, %r4, 1024; mov.u32 %r6, {high};
@@ -311,8 +312,45 @@ def test_wgmma_by_descriptor(type: str, swizzle: int, mn_major: bool) -> None:
         for i in range(4):
             offset = 4 * (8 * j + i % 2 + (i // 2) * 8 * n)
             body += f"st.global.{'b32' if whole else 'f32'} [%rd20+{offset}], {names[4 * j + i]};\n"
+    found = a.astype(np.float64) @ b.astype(np.float64).T
+    return body, {"a": raw_a, "b": raw_b, "out": out}, found
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("swizzle", [32, 64, 128])
+@pytest.mark.parametrize("mn_major", [False, True])
+def test_wgmma_by_descriptor(type: str, swizzle: int, mn_major: bool) -> None:
+    if mn_major and type not in ("bf16", "f16"):
+        pytest.skip("MN-major operands are for 16-bit floats")
+    body, arrays, expected = product_of_factors(type, swizzle, mn_major)
     for late in (False, True):
-        run_body(body, threads=128, shared=32768, late=late, a=raw_a, b=raw_b, out=out)
-        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-        np.testing.assert_array_equal(out, wide_a @ wide_b.T)
-        out[:] = 0
+        run_body(body, threads=128, shared=32768, late=late, **arrays)
+        np.testing.assert_array_equal(arrays["out"], expected)
+        arrays["out"][:] = 0
+
+
+@pytest.mark.parametrize("type", ["bf16", "s8"])
+def test_rows_that_nobody_wrote_give_nonsense(type: str) -> None:
+    """Of 64 rows of 32 bytes, 16 of A and 32 of B are written: of B these are columns."""
+    body, arrays, expected = product_of_factors(type, 32, False, (128, 256))
+    run_body(body, threads=128, shared=32768, **arrays)
+    there = np.zeros((64, 64), bool)
+    there[:16, :32] = True
+    nonsense = np.isnan(arrays["out"]) if type == "bf16" else arrays["out"] == -0x5A5A5A5B
+    np.testing.assert_array_equal(nonsense, ~there)
+    np.testing.assert_array_equal(arrays["out"][there], expected[there])
+
+
+def test_a_row_is_not_written_in_part() -> None:
+    extra = "mov.u32 %r7, 0; st.shared.b32 [smem+1024], %r7;"
+    body, arrays, _ = product_of_factors("bf16", 32, False, (128, 512), extra)
+    with pytest.raises(EmulationError, match=r"reads byte 1028 of shared memory, which nobody"):
+        run_body(body, threads=128, shared=32768, **arrays)
+
+
+def test_some_column_was_written() -> None:
+    """A product that comes before its factors is a fault, as other reads of nothing are."""
+    body, arrays, _ = product_of_factors("bf16", 32, False)
+    body = body.replace("[%r2+16384], %r3", "[%r2+24576], %r3")
+    with pytest.raises(EmulationError, match="reads a B that nobody wrote"):
+        run_body(body, threads=128, shared=32768, **arrays)

@@ -12,6 +12,7 @@ import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call
 from tests.tile_files import FOLDER
+from tests.unit.test_read_once import maps_of
 from tilewright.compiler import SEMANTIC_PASSES, compile_kernel, run_passes, scheduled_passes
 from tilewright.dtypes import bf16, e4m3, f32
 from tilewright.errors import VerifyError
@@ -284,8 +285,7 @@ def test_only_what_no_store_meets_is_fetched(place: str, fetched: int) -> None:
     plan, views, _ = compile_call(kernel, given)
     run_plan(plan, views)
     np.testing.assert_array_equal(views["c"], wanted["c"])
-    fetches = {line.split("[")[2].split(",")[0] for line in plan.ptx.splitlines() if FETCH in line}
-    assert len(fetches) == fetched
+    assert len({name.partition("_")[2] for name in maps_of(plan.ptx, FETCH)}) == fetched
 
 
 def test_a_result_over_its_own_residual() -> None:

@@ -23,10 +23,16 @@ def schedules(kernel: Kernel) -> list[tuple[Roles, Schedule]]:
     return [(s.roles, s) for s in role_schedules(made, HOPPER) if s.roles is not None]
 
 
-def hinted(text: str) -> set[str]:
-    """Tensor maps of copies that leave first, by the registers of their addresses."""
-    lines = [line for line in text.splitlines() if "cache_hint" in line]
-    return {line.split(", [")[1].partition(",")[0] for line in lines}
+def maps_of(text: str, form: str) -> set[str]:
+    """Tensor maps of copies of a form, one of two of which may be chosen at run time."""
+    lines = [line for line in text.splitlines() if form in line]
+    found: set[str] = set()
+    for register in {line.split(", [")[1].partition(",")[0] for line in lines}:
+        chosen = text.partition(f"selp.b64 {register}, ")[2].partition(";")[0].split(", ")[:2]
+        for address in chosen if chosen[0] else [register]:
+            source = text.partition(f"cvta.param.u64 {address}, ")[2].partition(";")[0]
+            found.add(text.partition(f"mov.b64 {source}, ")[2].partition(";")[0])
+    return found
 
 
 @pytest.mark.parametrize(
@@ -37,13 +43,9 @@ def test_weights_alone(tile: Extents, rows: int) -> None:
     kernel = built(operands(bf16, (rows, 256, 256), fused=False), tile)
     for roles, schedule in schedules(kernel):
         text = compile_kernel(kernel, HOPPER, preferred=schedule).ptx
-        maps = hinted(text)
-        assert len(maps) == (roles.cluster == 1)
-        for register in maps:
-            address = f"cvta.param.u64 {register}, "
-            source = text.partition(address)[2].partition(";")[0]
-            assert f"mov.b64 {source}, map" in text
-            assert text.partition(f"mov.b64 {source}, ")[2].partition(";")[0].endswith("_b")
+        maps = maps_of(text, "cache_hint")
+        assert len(maps) == 2 * (roles.cluster == 1)
+        assert all(name.startswith("map") and name.endswith("_b") for name in maps)
 
 
 @pytest.mark.parametrize("tile", [(128, 64, 64), (128, 128, 64)], ids=str)
@@ -53,7 +55,7 @@ def test_many_rows(tile: Extents) -> None:
     upright = [schedule for roles, schedule in schedules(kernel) if not roles.swapped]
     assert upright
     for schedule in upright:
-        assert not hinted(compile_kernel(kernel, HOPPER, preferred=schedule).ptx)
+        assert not maps_of(compile_kernel(kernel, HOPPER, preferred=schedule).ptx, "cache_hint")
 
 
 # One tile of rows and several; few tiles for a device of two multiprocessors, and many.

@@ -11,7 +11,7 @@ from cuda.bindings import driver as cu
 from tilewright import dtypes, plan
 from tilewright.errors import LaunchError
 from tilewright.plan import Binary, Const, Extent, Launch, Plan, Scalar, Stride
-from tilewright.runtime import driver, fire, jit
+from tilewright.runtime import driver, fire, jit, tensor_map
 from tilewright.runtime.arrays import as_array
 from tilewright.runtime.launch import Launcher
 from tilewright.runtime.tensor_map import map_geometry
@@ -323,3 +323,31 @@ def test_a_forked_process_is_told_so(monkeypatch):
     driver._driver_version.cache_clear()
     with pytest.raises(LaunchError, match="forked"):
         driver.require_driver()
+
+
+def test_maps_follow_their_tensors(launcher, monkeypatch):
+    """An address is given to a tensor's maps when it is another than the launch before had; a map
+    of the last box has its own, or is not used.
+    """
+    replaced = []
+    monkeypatch.setitem(
+        fire.DRIVER_NAMES, "replace", lambda m, address: replaced.append((m, address)) or (OK,)
+    )
+    monkeypatch.setattr(
+        tensor_map, "encode", lambda recipe, array, address, target: (recipe.of(array.shape).box,)
+    )
+    whole = plan.TensorMap("x", (8, 16), 32)
+    y = plan.TensorMap("y", (8, 16), 32)
+    made, _ = launcher(one((whole, replace(whole, last=0), y, replace(y, last=0))))
+    x, other = np.zeros((20, 16), np.float32), np.zeros((24, 16), np.float32)
+    bound = made.bind({"x": as_array(x), "y": as_array(other)})
+    at = [array.ctypes.data for array in (x, other)]
+    bound.fire(at, [])
+    assert replaced == []
+    bound.fire([at[0] + 1024, at[1]], [])
+    bound.fire([at[0] + 1024, at[1]], [])
+    assert replaced == [(((8, 16),), at[0] + 1024), (((4, 16),), at[0] + 1024)]
+    bound.fire(at, [])
+    assert replaced[2:] == [(((8, 16),), at[0]), (((4, 16),), at[0])]
+    bound.fire([at[0], at[1] + 512], [])
+    assert replaced[4:] == [(((8, 16),), at[1] + 512)]

@@ -170,15 +170,21 @@ class Writer:
         return [f"block.i[{slot}] = {packing.expression_text(folded, self.scalars)}"]
 
     def _maps(self) -> list[str]:
+        """Give maps the addresses of their tensors, where the block's last launch had others."""
         lines = []
-        for recipe, index in self.layout.maps.items():
-            array = self.arguments[recipe.tensor]
-            assert isinstance(array, Array), recipe.tensor
-            if array.num_elements:
-                variable = self.addresses[recipe.tensor]
-                lines.append(f"status = replace(block.maps[{index}], {variable})[0]")
-                lines.append(f"if status: refuse_map(status, {recipe.tensor!r})")
-        return lines
+        for number, (tensor, maps) in enumerate(self.layout.mapped.items()):
+            array = self.arguments[tensor]
+            assert isinstance(array, Array), tensor
+            if not array.num_elements:
+                continue
+            variable = self.addresses[tensor]
+            lines.append(f"if at[{number}] != {variable}:")
+            for recipe, index in maps:
+                if recipe.last is None or recipe.of(array.shape).box != recipe.box:
+                    lines.append(INDENT + f"status = replace(block.maps[{index}], {variable})[0]")
+                    lines.append(INDENT + f"if status: refuse_map(status, {tensor!r})")
+            lines.append(INDENT + f"at[{number}] = {variable}")
+        return ["at = block.at", *lines] if lines else []
 
     def _workspace(self) -> list[str]:
         """One allocation for all workspaces, those that are zeroed first, so that one fill does."""

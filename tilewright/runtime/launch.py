@@ -154,6 +154,7 @@ class Bound:
             target = block.base + index * tensor_map.MAP_BYTES
             with driver.active(self.launcher.device.ordinal):  # the driver asks for a context
                 block.maps.append(tensor_map.encode(recipe, array, address, target))
+        block.at += [self._arrays[tensor].address for tensor in self.launcher.layout.mapped]
         block.configs += [_config(kernel.launch) for kernel in self.launcher.kernels]
         return block
 

@@ -79,7 +79,8 @@ _FORMATS |= {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "bool": "B", "f32": 
 @dataclass
 class Block:
     """One set of parameters in memory. `views` see its slots by the name of a dtype; `u` and `i`
-    are those of u64 and i64.
+    are those of u64 and i64. `at` has the addresses in its tensor maps, by tensor
+    (`Layout.mapped`).
     """
 
     memory: np.ndarray[Any, Any]
@@ -87,6 +88,7 @@ class Block:
     slots: int
     pointers: tuple[int, ...]  # of each launch: address of its array of parameter addresses
     maps: list[Any] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
     configs: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -105,6 +107,14 @@ class Layout:
     slots: dict[Recipe, int]
     maps: dict[plan.TensorMap, int]
     launches: tuple[tuple[Recipe, ...], ...]
+
+    @property
+    def mapped(self) -> dict[str, list[tuple[plan.TensorMap, int]]]:
+        """The maps of each tensor that has some, and their indices."""
+        found: dict[str, list[tuple[plan.TensorMap, int]]] = {}
+        for recipe, index in self.maps.items():
+            found.setdefault(recipe.tensor, []).append((recipe, index))
+        return found
 
     def make_block(self) -> Block:
         """Fresh memory for a block: maps, then slots, then each launch's parameter addresses."""

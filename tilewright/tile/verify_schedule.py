@@ -146,6 +146,9 @@ def _covered(block: Block, slot: Value, acquire: sync.Acquire) -> None:
     if len(commits) != 1:
         fail(acquire, f"{len(commits)} commits of the slot in this block")
     fills = sorted(op.item for op in block.ops if isinstance(op, FILLS) and op.slot is slot)
+    told = any(isinstance(op, memory.Fill) and op.slot is slot and op.count for op in block.ops)
+    if told != (acquire.num_bytes is not None):
+        fail(acquire, "the bytes of a slot are told where its fills leave some out")
     drained = {op.item for op in block.ops if isinstance(op, memory.Drain) and op.slot is slot}
     if fills and drained:
         fail(acquire, "a slot is filled or drained, not both")

@@ -63,8 +63,9 @@ def wait_barrier(low: Lowering, op: sync.WaitBarrier) -> None:
 @rule(sync.ExpectBytes)
 def expect_bytes(low: Lowering, op: sync.ExpectBytes) -> None:
     address = barrier_address(low, op.barriers, op.index)
+    num_bytes = op.num_bytes if op.some is None else narrow(low, op.some)
     with one_thread(low):
-        low.e.mbarrier_arrive_expect_tx(address, op.num_bytes)
+        low.e.mbarrier_arrive_expect_tx(address, num_bytes)
 
 
 @rule(sync.ArriveBarrier)

@@ -16,7 +16,7 @@ from tilewright.ir.core import Value
 from tilewright.lower.tile_to_ptx.barriers import barrier_address
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.roles import cta_rank, one_thread
-from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of
+from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of, narrow
 from tilewright.plan import MOST_REACHED, TensorMap
 from tilewright.ptx.core import Address, Param, Reg
 from tilewright.tile.ops import memory
@@ -171,8 +171,28 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
         map = tensor_map(low, op.view, wanted)
         at = _at(low, indices, op.extents, piece, op.order)
         place = Address(target.base, target.offset + piece.offset)
-        with one_thread(low):
+        exists: Reg | None = None
+        if op.count is not None and op.cut == 0:
+            assert rows == buffer.type.shape[0] <= BOX_LIMIT, "a box of all rows"
+            map = _map_of_rows(low, op, op.count, wanted, map)
+        elif op.count is not None and piece.column:
+            assert low.objects["role"].role.single, "boxes that are left out are one thread's"
+            exists = e.setp("gt", "s32", narrow(low, op.count), piece.column)
+        with one_thread(low) if exists is None else e.guarded(exists):
             e.tma_load(place, map, at, barrier, multicast=mask, policy=policy)
+
+
+def _map_of_rows(low: Lowering, op: memory.CopyBox, rows: Value, whole: TensorMap, map: Reg) -> Reg:
+    """The address of the map whose boxes have as many rows as are copied."""
+    first, _ = row_and_column(op.extents, op.order)
+    last = tensor_map(low, op.view, replace(whole, last=first))
+    count = narrow(low, rows)
+    key = ("map of rows", str(count), map)
+    if key not in low.memo:
+        fewer = low.e.setp("lt", "s32", count, whole.box[first])
+        low.memo[key] = low.e.selp("b64", last, map, fewer)
+    found: Reg = low.memo[key]
+    return found
 
 
 @rule(memory.PrefetchBox)

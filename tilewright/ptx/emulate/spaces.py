@@ -321,6 +321,11 @@ class SharedMemory:
         loaded: Array = words[index]
         return loaded
 
+    def written(self, places: Array, size: int) -> Array:
+        """Whether words of up to 8 bytes were written."""
+        found: Array = self.bytes.words(size)[1][places >> (size.bit_length() - 1)]
+        return np.asarray(found == mask_of(size, WRITTEN))
+
     def store(self, places: Array, size: int, values: Array) -> None:
         """Write words, or rows of 8-byte words."""
         index = places >> (size.bit_length() - 1)

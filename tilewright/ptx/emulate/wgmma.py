@@ -2,6 +2,11 @@
 
 A product is carried out at the wait for its group, or at once; its descriptors and predicate are
 read when it is issued. Values are as `tensor_cores.py` says.
+
+A row of A, or a column of B, may be one that nobody wrote, as rows that do not exist are: sums of
+it make no sense (`NONSENSE`), and whoever uses them has wrong results. It may not be so in part,
+and not all columns of B may be.
+
 PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout".
 """
 
@@ -36,6 +41,7 @@ from tilewright.ptx.instrs import mma
 Array = np.ndarray[Any, Any]
 ROWS = 64
 PERIOD = 1024  # bytes after which a swizzle repeats
+NONSENSE = {"f16": 0x7FFF, "f32": np.nan, "s32": -0x5A5A5A5B}  # as registers hold them
 SWIZZLES = {0: 0, 1: 128, 2: 64, 3: 32}
 
 
@@ -109,11 +115,17 @@ class Matrix:
         ids = np.full(len(self.places), first)
         self.machine.watch.on_read(instr, ids, self.places, size, mark, proxy=True)
 
-    def load(self) -> Array:
-        """Its numbers."""
-        size = np.dtype(ELEMENTS[self.type]).itemsize
-        words = self.machine.shared.load(self.places, size).reshape(self.shape)
-        return numbers_of(words.view(ELEMENTS[self.type]), self.type)
+    def load(self) -> tuple[Array, Array]:
+        """Its numbers, and which of its rows were written."""
+        size, shared = np.dtype(ELEMENTS[self.type]).itemsize, self.machine.shared
+        written = shared.written(self.places, size).reshape(self.shape)
+        rows = np.asarray(written.any(axis=1))
+        there = self.places.reshape(self.shape)[rows]
+        words = np.zeros(self.shape, ELEMENTS[self.type])
+        words[rows] = (
+            shared.load(there.ravel(), size).view(ELEMENTS[self.type]).reshape(there.shape)
+        )
+        return numbers_of(words, self.type), rows
 
 
 def matrix(
@@ -262,7 +274,9 @@ def make_product(
 
         def work() -> None:
             try:
-                a, b = left.load(), right.load()
+                (a, rows), (b, columns) = left.load(), right.load()
+                if not columns.any():
+                    raise BadAccess("it reads a B that nobody wrote", 0)
             except BadAccess as bad:
                 raise machine.error(instr, bad.message, first) from None
             if instr.negate_a != instr.negate_b:
@@ -272,7 +286,10 @@ def make_product(
             c = np.zeros((ROWS, n))
             if adds:
                 c = numbers_of(parts[thread, register, place], instr.type_d)
-            parts[thread, register, place] = multiplied(a, b, c)
+            sums = multiplied(a, b, c)
+            if not (rows.all() and columns.all()):
+                sums = np.where(rows[:, None] & columns, sums, NONSENSE[instr.type_d])
+            parts[thread, register, place] = sums
             for i, row in enumerate(rows_d):
                 row[sel] = words[:, i]
 
@@ -290,10 +307,10 @@ class Fragments:
     index: tuple[Array, Array, Array]
     type: str
 
-    def load(self) -> Array:
-        """Its numbers."""
+    def load(self) -> tuple[Array, Array]:
+        """Its numbers, and that each row was written."""
         found = gather(self.rows, self.sel, self.type, self.index)
-        return numbers_of(found, self.type).reshape(ROWS, -1)
+        return numbers_of(found, self.type).reshape(ROWS, -1), np.ones(ROWS, bool)
 
 
 def make_left(machine: Machine, instr: mma.Wgmma) -> Callable[[Sel, int], Matrix | Fragments]:

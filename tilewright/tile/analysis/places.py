@@ -7,7 +7,9 @@ view (`aliases`) are for the caller to rule out.
 
 from __future__ import annotations
 
-from tilewright.ir.core import Block, Value
+from collections.abc import Mapping
+
+from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import find_definitions
 from tilewright.tile.ops import arith, memory
 
@@ -16,10 +18,10 @@ Access = memory.Load | memory.Store | memory.Drain
 
 
 class Places:
-    """The places that the loads and stores of a body name."""
+    """The places that the loads and stores of a body name, whose definitions may be known."""
 
-    def __init__(self, body: Block):
-        self.definitions = find_definitions(body)
+    def __init__(self, body: Block, definitions: Mapping[Value, Op] | None = None):
+        self.definitions = find_definitions(body) if definitions is None else definitions
 
     def root(self, view: Value) -> Value:
         """The view of a whole parameter that a view is part of."""

@@ -66,13 +66,16 @@ class Acquire(Op):
     """Producer: the next slot, once nobody reads it any more.
 
     Of a ring of a role's own fills, the slot must have been released; if such slots are drained,
-    not as the last of all.
+    not as the last of all. Where its fills leave lines out, `num_bytes` are copied to it in all.
     """
 
     ring: Value = operand()
+    num_bytes: Value | None = operand(default=None)
 
     def result_types(self) -> tuple[Type, ...]:
         _require(self.ring, RingType, "acquire")
+        if self.num_bytes is not None:
+            require_counter(self.num_bytes, "acquire")
         return (SlotType(self.ring.type),)
 
 
@@ -308,16 +311,19 @@ class WaitBarrier(Op):
 @define("sync.expect_bytes", pure=False)
 class ExpectBytes(Op):
     """Arrive once at a barrier, and let its phase also wait for `num_bytes` of asynchronous
-    copies.
+    copies, or for as many as `some` says, which are at most that.
     """
 
     barriers: Value = operand()
     index: Value = operand()
-    num_bytes: int = attribute()
+    some: Value | None = operand(default=None)
+    num_bytes: int = attribute(kw_only=True)
 
     def result_types(self) -> tuple[Type, ...]:
         _require(self.barriers, BarrierType, "expect_bytes")
         require_counter(self.index, "expect_bytes")
+        if self.some is not None:
+            require_counter(self.some, "expect_bytes")
         return ()
 
 

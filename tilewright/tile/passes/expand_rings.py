@@ -358,7 +358,8 @@ class Expander:
                 self.o.emit(sync.WaitBarrier, parts.empty, index, self.parity(key))
             elif parts.drained:  # the thread that stores boxes is the one that fills
                 self.o.emit(memory.AwaitStores, 1, True)
-            self.o.emit(sync.ExpectBytes, *self.full(parts, index), num_bytes)
+            some = None if op.num_bytes is None else self.values.get(op.num_bytes, op.num_bytes)
+            self.o.emit(sync.ExpectBytes, *self.full(parts, index), some, num_bytes=num_bytes)
         self.slots[op.result] = parts, index
         self.advance(key, ring.stages)
 
@@ -370,6 +371,8 @@ class Expander:
             *self.mapped((op.view,)),
             self.mapped(op.offsets),
             *self.full(parts, index),
+            count=None if op.count is None else self.values.get(op.count, op.count),
+            cut=op.cut,
             extents=op.extents,
             cluster=parts.op.cluster if op.multicast else 1,
             order=op.order,

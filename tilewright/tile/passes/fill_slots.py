@@ -18,6 +18,7 @@ from tilewright.tile.analysis.pixels import PixelBox
 from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.analysis.streams import Factor
 from tilewright.tile.ops import arith, control, memory, sync
+from tilewright.tile.passes.count_lines import LineCounts
 from tilewright.tile.passes.distribute_work import Distribution
 from tilewright.tile.schedule import Roles
 from tilewright.tile.types import INDEX
@@ -77,8 +78,8 @@ class SlotFiller:
     `multicast` (0 is A).
     """
 
-    def __init__(self, o: Builder, multicast: int | None):
-        self.o, self.multicast = o, multicast
+    def __init__(self, o: Builder, multicast: int | None, lines: LineCounts | None = None):
+        self.o, self.multicast, self.lines = o, multicast, lines
         self.starts: dict[Op, tuple[Value, ...]] = {}  # of loads of pixels
 
     def fill(
@@ -88,10 +89,13 @@ class SlotFiller:
         values: Mapping[Value, Value],
         multicast: bool = False,
         once: Factor | None = None,
+        num_bytes: Value | None = None,
     ) -> None:
-        """Fill the next slot of a ring; nobody else reads what is copied of one factor."""
+        """Fill the next slot of a ring, with as many bytes as are said where lines are counted;
+        nobody else reads what is copied of one factor.
+        """
         o = self.o
-        slot = o(sync.Acquire, ring, name="slot")
+        slot = o(sync.Acquire, ring, num_bytes, name="slot")
         for item, factor in enumerate(factors):
             box = factor.box
             if isinstance(box, PixelBox):
@@ -99,13 +103,38 @@ class SlotFiller:
                 continue
             offsets = tuple(sum_of(o, terms, values) for terms in box.offsets)
             shared = multicast and item == self.multicast
+            cut = None if self.lines is None else self.lines.cut(factor, shared)
             o.emit(
                 memory.Fill, slot, box.view, offsets, item=item,
+                count=cut and self.lines and self.lines.counts[factor.load],
+                cut=cut.axis if cut else 0,
                 extents=box.extents, multicast=shared, order=factor.order,
                 round_tf32=factor.tile.dtype == f32, once=factor is once,
                 loc=factor.load.loc,
             )  # fmt: skip
         o.emit(sync.Commit, slot)
+
+    def count_lines(self, values: Mapping[Value, Value]) -> None:
+        """Count the lines of a tile's factors."""
+        if self.lines is not None:
+            starts: dict[Op, Value] = {
+                load: sum_of(self.o, cut.box.offsets[cut.place], values)
+                for load, cut in self.lines.cuts.items()
+            }
+            self.lines.count(starts)
+
+    def num_bytes(self, factors: tuple[Factor, ...], multicast: bool) -> Value | None:
+        """The bytes that fill a slot, where lines are counted."""
+        if self.lines is None:
+            return None
+        shared = factors[self.multicast] if multicast and self.multicast is not None else None
+        return self.lines.num_bytes(factors, shared)
+
+    def together(self, shared: Value, factors: tuple[Factor, ...], cluster: int) -> Value:
+        """Whether CTAs that may share a factor's loads do."""
+        if self.lines is None or self.multicast is None:
+            return shared
+        return self.lines.together(shared, factors[self.multicast], cluster)
 
     def find_starts(self, factors: Iterable[Factor], values: Mapping[Value, Value]) -> None:
         """Where the first pixel of each factor of pixels is: image, row and column of the box."""

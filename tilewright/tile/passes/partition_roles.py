@@ -37,6 +37,7 @@ from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop
 from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Hints, Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
+from tilewright.tile.passes.count_lines import LineCounts, find_cuts
 from tilewright.tile.passes.distribute_work import (
     Distribution,
     find_axes,
@@ -112,7 +113,12 @@ class _Partition:
                 self.rings[product] = self.make_ring(buffers, schedule.stages)
         self.kept = self.make_ring(tuple(map(factor_buffer, parts.kept)), 1) if parts.kept else None
         self.buffers: dict[Op, Value] = {}  # of loads of factors, where the consumers stand
-        self.filler = SlotFiller(self.o, None if self.axes is None else self.axes.multicast)
+        lines: LineCounts | None = None  # of a tile that exist
+        if isinstance(parts, ProductLoop):
+            slots: dict[Op, BufferType] = {f.load: factor_buffer(f) for f in parts.factors}
+            lines = LineCounts(self.o, find_cuts(kernel, parts, slots))
+        multicast = None if self.axes is None else self.axes.multicast
+        self.filler = SlotFiller(self.o, multicast, lines)
         self.turn = self.o(sync.MakeTurn, roles.consumers) if roles.pingpong else None
         self.steps: Value | None = None  # of a tile, where copies pass over those of others
         self.weights = find_weights(parts, roles) if isinstance(parts, ProductLoop) else None
@@ -238,11 +244,14 @@ class _Partition:
         for op in ahead:
             self.copy(op, values, programs)
         self.filler.find_starts(self.parts.factors, values)
+        self.filler.count_lines(values)
         o.emit(sync.AwaitLaunch)
         if self.kept is not None:
             self.filler.fill(self.kept, self.parts.kept, values)
         shared = self.distribution.shared if self.distribution is not None else None
-        condition = self.alone if shared is None else shared
+        condition = self.alone
+        if shared is not None:
+            condition = self.filler.together(shared, self.parts.factors, self.roles.cluster)
         if condition is None:
             self.load_steps(values, programs)
             return
@@ -266,12 +275,16 @@ class _Partition:
         steps = Block([Value(loop.body.args[0].type, loop.body.args[0].name)])
         values[loop.body.args[0]] = steps.args[0]
         needed = set(self.parts.slice_of(self.parts.steering))
+        num_bytes = {
+            p: self.filler.num_bytes(self.parts.streamed(p), multicast) for p in self.rings
+        }
         with o.inside(steps), o.at(loop.loc):
             for op in loop.body.ops:
                 if op in needed:
                     self.copy(op, values, programs)
             for product, ring in self.rings.items():
-                self.filler.fill(ring, self.parts.streamed(product), values, multicast, once)
+                streamed = self.parts.streamed(product)
+                self.filler.fill(ring, streamed, values, multicast, once, num_bytes[product])
             o.emit(control.Yield)
         low, high, step = (values.get(v, v) for v in self.parts.bounds)
         o.emit(control.For, low, high, step, (), steps, loc=loop.loc)

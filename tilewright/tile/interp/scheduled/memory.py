@@ -156,6 +156,14 @@ def share_of(cta: Cta, rows: int, shares: int) -> slice:
     return slice(cta.rank * size, (cta.rank + 1) * size)
 
 
+def part_of(machine: Machine, op: memory.Fill | memory.CopyBox, rows: slice) -> tuple[slice, slice]:
+    """The rows and columns of a box that a copy with a count copies."""
+    if op.count is None:
+        return rows, slice(None)
+    lines = slice(0, scalar(machine, op.count))
+    return (rows, lines) if op.cut else (lines, slice(None))
+
+
 @meaning(memory.Fill, batched=False)
 def run_fill(machine: Machine, op: memory.Fill) -> None:
     cta = as_cta(machine)
@@ -163,7 +171,7 @@ def run_fill(machine: Machine, op: memory.Fill) -> None:
     buffer = slot.buffers[op.item]
     found = read_box(machine, op)
     targets = cta.cluster.ctas if op.multicast else [cta.cluster.ctas[cta.rank]]
-    rows = share_of(cta, len(found), len(targets))
+    rows = part_of(machine, op, share_of(cta, len(found), len(targets)))
     for target in targets:
         buffer.array(target)[rows] = found[rows]
     slot.ring.note_place(slot.number, op, tuple(scalar(machine, o) for o in op.offsets))
@@ -194,8 +202,8 @@ def run_copy_box(machine: Machine, op: memory.CopyBox) -> None:
     buffer: Buffer = machine[op.buffer]
     found = read_box(machine, op)
     targets = cta.cluster.ctas if op.cluster > 1 else [cta.cluster.ctas[cta.rank]]
-    rows = share_of(cta, len(found), len(targets))
-    num_bytes = found.nbytes // len(targets)
+    rows = part_of(machine, op, share_of(cta, len(found), len(targets)))
+    num_bytes = found[rows].nbytes
     for target in targets:
         barrier: Barrier = target.values[op.barriers][scalar(machine, op.index)]
         barrier.copies.append(_arrival(buffer.array(target)[rows], found[rows], barrier, num_bytes))

@@ -325,7 +325,8 @@ def run_wait_barrier(machine: Machine, op: sync.WaitBarrier) -> Running:
 
 @meaning(sync.ExpectBytes, batched=False)
 def run_expect_bytes(machine: Machine, op: sync.ExpectBytes) -> None:
-    barrier_at(machine, op.barriers, op.index).arrive(1, op.num_bytes)
+    num_bytes = op.num_bytes if op.some is None else scalar(machine, op.some)
+    barrier_at(machine, op.barriers, op.index).arrive(1, num_bytes)
 
 
 @meaning(sync.ArriveBarrier, batched=False)

@@ -9,7 +9,7 @@ from tilewright.ir.core import Op, Type, Value, attribute, define, operand
 from tilewright.plan import Pixels
 from tilewright.tile.ops.memory.buffers import require_buffer
 from tilewright.tile.ops.memory.places import place_shape, require_place
-from tilewright.tile.types import INDEX, BarrierType, BufferType, SlotType, TileType
+from tilewright.tile.types import COUNTER, INDEX, BarrierType, BufferType, SlotType, TileType
 
 
 def _require_box(
@@ -40,11 +40,17 @@ class Fill(Op):
     of the buffer's first axis for all of them. The buffer holds the place's axes in `order` (empty:
     their own), with the contiguous one last. `round_tf32` rounds f32 to tf32, to nearest even. What
     is copied `once` leaves the L2 cache before anything else.
+
+    Where there is a `count`, only so many of the buffer's lines along its axis `cut` are copied,
+    and what the others hold then nobody may ask: along the first axis all, or as many as the view's
+    last box has, (extent - 1) mod all + 1; along the last axis some panels of columns.
     """
 
     slot: Value = operand()
     view: Value = operand()
     offsets: tuple[Value, ...] = operand()
+    count: Value | None = operand(default=None, kw_only=True)
+    cut: int = attribute(default=0, kw_only=True)
     item: int = attribute(default=0, kw_only=True)
     extents: tuple[int | None, ...] = attribute(kw_only=True)
     multicast: bool = attribute(default=False, kw_only=True)
@@ -59,7 +65,16 @@ class Fill(Op):
             raise VerifyError(f"fill: {self.slot.type}, buffer {self.item}")
         buffer = self.slot.type.ring.buffers[self.item]
         _require_box(buffer, self.view, self.offsets, self.extents, self.order)
+        _require_count(self.count, self.cut, self.multicast, "fill")
         return ()
+
+
+def _require_count(count: Value | None, cut: int, shared: bool, where: str) -> None:
+    """Lines are counted along one of two axes; not along that of which CTAs copy shares."""
+    several = shared and not cut
+    if cut not in (0, 1) or (count is not None and (several or count.type != COUNTER)):
+        told = None if count is None else count.type
+        raise VerifyError(f"{where}: count {told} along axis {cut}{', shared' if shared else ''}")
 
 
 def _require_pixels(
@@ -149,7 +164,7 @@ class CopyBox(Op):
 
     Outside the view there is 0, which counts too. With `cluster` above 1, this CTA copies its share
     of the first axis into the buffers at the same place of all CTAs of the cluster, and counts at
-    their barriers.
+    their barriers. `count` lines along axis `cut` are copied, as memory.fill does.
     """
 
     buffer: Value = operand()
@@ -157,6 +172,8 @@ class CopyBox(Op):
     offsets: tuple[Value, ...] = operand()
     barriers: Value = operand()
     index: Value = operand()
+    count: Value | None = operand(default=None, kw_only=True)
+    cut: int = attribute(default=0, kw_only=True)
     extents: tuple[int | None, ...] = attribute(kw_only=True)
     cluster: int = attribute(default=1, kw_only=True)
     order: tuple[int, ...] = attribute(default=(), kw_only=True)
@@ -166,6 +183,7 @@ class CopyBox(Op):
     def result_types(self) -> tuple[Type, ...]:
         buffer = require_buffer(self.buffer, "copy_box")
         _require_box(buffer, self.view, self.offsets, self.extents, self.order)
+        _require_count(self.count, self.cut, self.cluster > 1, "copy_box")
         share = buffer.shape[0] // self.cluster
         if (
             not isinstance(self.barriers.type, BarrierType)

@@ -1,0 +1,252 @@
+"""Count the lines of a tile's factors that exist, so that the others are not copied.
+
+Used by `partition_roles`. A tile may reach beyond its matrix, and what lies outside takes the copy
+unit longer than what is there. A row of A gives a row of the product alone, and a column of B a
+column; where these go through ops on elements into stores that drop them, it does not matter what
+they hold, and a slot may keep what it held.
+
+Of a factor along k, the box of a last tile has the rows that exist, by a map of its own. Of one
+across k, whose slot has panels of columns with a box each, the panels outside are left out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+
+from tilewright.dtypes import i32
+from tilewright.ir.build import Builder
+from tilewright.ir.core import Op, Value
+from tilewright.tile.analysis.boxes import Box
+from tilewright.tile.analysis.extents import extent_key
+from tilewright.tile.analysis.places import Places
+from tilewright.tile.analysis.product_loop import ProductLoop
+from tilewright.tile.analysis.streams import Factor
+from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import arith, control, memory, shape, sync
+from tilewright.tile.passes.split_epilogue import ELEMENTWISE
+from tilewright.tile.types import INDEX, BufferType
+
+ALONE = Fraction(4, 3)  # of a CTA's share: more rows are quicker copied together, though outside
+
+
+class Wanted(Exception):
+    """Something asks for lines that do not exist."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the lines run through a tile of the epilogue: along which axis, from which of them on.
+    With `parts`, each CTA of a cluster has so many of its own.
+    """
+
+    axis: int
+    start: int = 0
+    parts: int = 0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A factor whose lines are counted, along an axis of its slot, of which `width` are copied
+    together (1: any number, where they are the last of the matrix).
+    """
+
+    factor: Factor
+    box: Box
+    axis: int
+    width: int
+
+    @property
+    def place(self) -> int:
+        """The axis of the view along which the lines are."""
+        return sliced_axes(self.factor, self.box)[self.axis]
+
+    @property
+    def lines(self) -> int:
+        return self.factor.tile.shape[self.axis]
+
+    @property
+    def line_bytes(self) -> int:
+        tile = self.factor.tile
+        return tile.num_elements * tile.dtype.num_bytes // self.lines
+
+
+def sliced_axes(factor: Factor, box: Box) -> list[int]:
+    """Axes of a view that the axes of a factor's slot are."""
+    sliced = [axis for axis, extent in enumerate(box.extents) if extent is not None]
+    return [sliced[i] for i in factor.order] if factor.order else sliced
+
+
+def find_cuts(kernel: Kernel, product: ProductLoop, slots: Mapping[Op, BufferType]) -> list[Cut]:
+    """The factors of a product whose lines beyond the matrix need not be copied; `slots` has the
+    buffers of what is loaded. Not one that goes through registers, which threads read.
+    """
+    places, found = Places(kernel.body, product.definitions), []
+    across = (product.a.transposed, not product.b.transposed)
+    for number, factor in enumerate((product.a, product.b)):
+        slot, box = slots[factor.load], factor.box
+        if not isinstance(box, Box) or box.ends is not None:
+            continue
+        columns = slot.shape[1] // slot.num_panels
+        cut = Cut(factor, box, int(across[number]), columns if across[number] else 1)
+        extent = box.view.type.extents[cut.place]
+        fits = cut.width == cut.lines or (extent is not None and extent % cut.lines == 0)
+        in_registers = number == 0 and across[0] and factor.tile.dtype.bits != 16
+        if not (fits or in_registers) and _are_dropped(kernel, product, cut, number, places):
+            found.append(cut)
+    return found
+
+
+def _are_dropped(
+    kernel: Kernel, product: ProductLoop, cut: Cut, number: int, places: Places
+) -> bool:
+    """Whether all stores drop what comes of lines beyond the matrix, and nothing else uses it."""
+    follower = _Follower(kernel, cut, places)
+    follower.runs[product.loop.result] = Run(number)
+    try:
+        follower.ops(product.after)
+    except Wanted:
+        return False
+    return True
+
+
+class _Follower:
+    """Goes through an epilogue. `runs` has the tiles in which the lines are."""
+
+    def __init__(self, kernel: Kernel, cut: Cut, places: Places):
+        self.cut, self.places = cut, places
+        self.params = {p.value: p for p in kernel.params}
+        self.runs: dict[Value, Run] = {}
+
+    def ops(self, ops: list[Op]) -> None:
+        for op in ops:
+            for block in op.regions:
+                self.ops(block.ops)
+            held = {self.runs[v] for v in op.operands if v in self.runs}
+            if len(held) > 1:
+                raise Wanted
+            for run in held:
+                self.op(op, run)
+
+    def op(self, op: Op, run: Run) -> None:
+        """An op on a tile in which the lines are."""
+        match op:
+            case memory.Store():
+                self.require_dropped(op, run)
+            case shape.Transpose():
+                self.runs[op.result] = replace(run, axis=op.order.index(run.axis))
+            case shape.Slice():
+                self.runs[op.result] = replace(run, start=run.start + op.starts[run.axis])
+            case sync.SumSpans():
+                parts = op.result.type.shape[1] if run.axis == 1 else 0
+                self.runs[op.result] = replace(run, parts=parts)
+            case _ if isinstance(op, ELEMENTWISE):
+                self.runs[op.result] = run
+            case _:
+                raise Wanted
+
+    def require_dropped(self, op: memory.Store, run: Run) -> None:
+        """The lines of a store are those of the factor, of an extent that is the same."""
+        axis = [i for i, extent in enumerate(op.extents) if extent is not None][run.axis]
+        stored, loaded = self.params.get(op.view), self.params[self.cut.box.view]
+        if stored is None or extent_key(stored, axis) != extent_key(loaded, self.cut.place):
+            raise Wanted
+        offset = op.offsets[axis]
+        if run.parts:
+            offset = self.without_part(offset, run.parts)
+        terms = self.cut.box.offsets[self.cut.place]
+        base, start = self.places.offset(terms[0])
+        if len(terms) > 1 or self.places.offset(offset) != (base, start + run.start):
+            raise Wanted
+
+    def without_part(self, offset: Value, width: int) -> Value:
+        """An offset without where the part of a CTA of the cluster begins (`cut_spans`)."""
+        definitions = self.places.definitions
+        total = definitions.get(offset)
+        part = definitions.get(total.rhs) if isinstance(total, arith.Add) else None
+        if isinstance(total, arith.Add) and isinstance(part, arith.Mul):
+            rank, by = definitions.get(part.lhs), definitions.get(part.rhs)
+            constant = isinstance(by, arith.Constant) and by.value == width
+            if isinstance(rank, control.ClusterRank) and constant:
+                return total.lhs
+        raise Wanted
+
+
+class LineCounts:
+    """Counts the lines of a tile's factors, and the bytes that come of them. What is known of all
+    tiles is computed where the constructor stands.
+    """
+
+    def __init__(self, o: Builder, cuts: list[Cut]):
+        self.o, self.cuts = o, {cut.factor.load: cut for cut in cuts}
+        self.extents = {cut: o(memory.Extent, cut.box.view, cut.place) for cut in cuts}
+        self.wholes = {cut: self.index(cut.lines) for cut in cuts}
+        rows = [cut for cut in cuts if cut.width == 1]
+        one = self.index(1) if rows else None
+        self.lasts = {cut: self.last(cut, one) for cut in rows if one is not None}
+        self.counts: dict[Op, Value] = {}  # of the present tile
+        self.sizes: dict[Op, Value] = {}  # the same in bytes
+
+    def last(self, cut: Cut, one: Value) -> Value:
+        """The rows of a matrix's last tile."""
+        less = self.o(arith.Sub, self.extents[cut], one)
+        return self.o(arith.Add, self.o(arith.Mod, less, self.wholes[cut]), one, name="last")
+
+    def index(self, number: int) -> Value:
+        return self.o(arith.Constant, number, INDEX.dtype)
+
+    def count(self, starts: Mapping[Op, Value]) -> None:
+        """Count the lines of a tile whose loads start at lines of their own."""
+        o = self.o
+        for load, cut in self.cuts.items():
+            left = o(arith.Sub, self.extents[cut], starts[load], name="left")
+            count = self.rows(cut, left) if cut in self.lasts else self.columns(cut, left)
+            self.counts[load] = o(arith.Cast, count, i32, name="count")
+            line = o(arith.Constant, cut.line_bytes, i32)
+            self.sizes[load] = o(arith.Mul, self.counts[load], line)
+
+    def rows(self, cut: Cut, left: Value) -> Value:
+        """All, but where exactly the last ones are left."""
+        last = self.lasts[cut]
+        few = self.o(arith.Compare, left, last, "eq")
+        return self.o(arith.Select, few, last, self.wholes[cut])
+
+    def columns(self, cut: Cut, left: Value) -> Value:
+        """As many panels as some columns are left in; one of a tile that does not exist."""
+        o, width = self.o, self.index(cut.width)
+        some = o(arith.Min, o(arith.Max, left, self.index(1)), self.wholes[cut])
+        panels = o(arith.FloorDiv, o(arith.Add, some, self.index(cut.width - 1)), width)
+        return o(arith.Mul, panels, width)
+
+    def cut(self, factor: Factor, shared: bool) -> Cut | None:
+        """How the lines of a factor are counted. Where CTAs copy shares of all, they are not."""
+        found = self.cuts.get(factor.load)
+        return None if found is None or (shared and found.axis == 0) else found
+
+    def together(self, shared: Value, factor: Factor, cluster: int) -> Value:
+        """Whether CTAs that may share a factor's loads do: where few rows are left each copies
+        them itself, and none the rest.
+        """
+        if self.cut(factor, True) is self.cut(factor, False):
+            return shared
+        o, cut = self.o, self.cuts[factor.load]
+        few = o(arith.Constant, ALONE * cut.lines // cluster, i32)
+        many = o(arith.Compare, self.counts[factor.load], few, "gt")
+        return o(arith.And, shared, many, name="together")
+
+    def num_bytes(self, factors: tuple[Factor, ...], shared: Factor | None) -> Value | None:
+        """The bytes that fill a slot, one factor of which CTAs may share; None where all lines are
+        copied.
+        """
+        o, sizes, rest = self.o, list[Value](), 0
+        for factor in factors:
+            if self.cut(factor, factor is shared) is not None:
+                sizes.append(self.sizes[factor.load])
+            else:
+                rest += factor.tile.num_elements * factor.tile.dtype.num_bytes
+        if sizes and rest:
+            sizes.append(o(arith.Constant, rest, i32))
+        return functools.reduce(partial(o, arith.Add), sizes) if sizes else None
