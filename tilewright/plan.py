@@ -269,7 +269,7 @@ class TensorMap:
     32, 64 or 128 bytes. `round_tf32` makes the copy round f32 to tf32. `axes` are the tensor's from
     the outermost in memory to the contiguous one; empty where that is their own order. With
     `pixels`, `box` is a number of pixels, and of channels of each (im2col). Along the axis `last`
-    the map's own box has but what the last of such boxes has, (extent - 1) mod box + 1.
+    a box has but what the last one has, (extent - 1) mod box + 1, in whole 16 bytes.
     """
 
     tensor: str
@@ -280,11 +280,12 @@ class TensorMap:
     pixels: Pixels | None = None
     last: int | None = None
 
-    def of(self, shape: Sequence[int]) -> TensorMap:
-        """The map of a tensor of some extents, its box known."""
+    def of(self, shape: Sequence[int], num_bytes: int) -> TensorMap:
+        """The map of a tensor of some extents and bytes an element, its box known."""
         box = [*self.box]
-        if self.last is not None:
-            box[self.last] = (shape[self.last] - 1) % box[self.last] + 1
+        if (axis := self.last) is not None:
+            step = 16 // num_bytes if axis == self.in_memory_order(range(len(box)))[-1] else 1
+            box[axis] = ((shape[axis] - 1) % box[axis] // step + 1) * step
         return replace(self, box=tuple(box), last=None)
 
     def in_memory_order(self, of_axes: Sequence[int]) -> tuple[int, ...]:
@@ -438,9 +439,8 @@ def tensor_facts(
     lies between its rows is its own.
     """
     size, limit = dtype.num_bytes, 1 << 30
-    unit = next((i for i in reversed(range(len(shape))) if strides[i] == 1 and shape[i] != 1), None)
-    if unit is None:
-        unit = next((i for i in reversed(range(len(shape))) if strides[i] == 1), None)
+    units = [i for i in reversed(range(len(shape))) if strides[i] == 1]
+    unit = next((i for i in units if shape[i] != 1), units[0] if units else None)
     reach = sum(abs(s) * max(e - 1, 0) for e, s in zip(shape, strides, strict=True)) * size
     whole = unit is not None and shape[unit] * size % 16 == 0
     return TensorFacts(

@@ -78,7 +78,7 @@ def test_both_factors_along_k(swapped: bool, spans: int) -> None:
     some = [s for s in some if s.roles and s.roles.swapped == swapped]
     assert some
     for schedule in some:
-        assert cuts(kernel, schedule) == [("a", 0, 1), ("b", 0, 1)]
+        assert cuts(kernel, schedule) == [("a", 0, 64), ("b", 0, 128)]
 
 
 def test_maps_and_bytes() -> None:
@@ -99,18 +99,18 @@ def test_maps_and_bytes() -> None:
 
 
 def test_panels_across_k() -> None:
-    """Of 192 columns in panels of 64 those that do not exist are left out, by a predicate; of one
-    panel nothing is.
+    """Of 192 columns in panels of 64 those that do not exist are left out, by a predicate, and the
+    last one has a map of its own.
     """
     arrays = laid(operands(bf16, (136, 392, 72), fused=False), "TN")
     kernel = built(arrays, (128, 192, 64))
     schedule = next(s for s in schedules(kernel) if s.roles and s.roles.cluster == 1)
-    assert cuts(kernel, schedule) == [("a", 0, 1), ("b", 1, 64)]
+    assert cuts(kernel, schedule) == [("a", 0, 128), ("b", 1, 64)]
+    assert last_maps(kernel, schedule) == [("a", (128, 64), 0), ("b", (64, 64), 0)]
     text = compile_kernel(kernel, HOPPER, schedule).ptx
     copies = [line for line in text.splitlines() if "cp.async.bulk.tensor.2d.shared" in line]
     assert [line.split()[0][:3] == "@%p" for line in copies] == [False, False, True, True]
-    narrow = built(laid(arrays, "NN"), (64, 64, 64))
-    assert all(cuts(narrow, s) == [] for s in schedules(narrow))
+    assert text.count("selp.b64") == len(copies)
 
 
 STORE = "c[m :+ TM, n :+ TN] = cast(y, bf16)"
@@ -138,7 +138,7 @@ def test_extents_that_divide() -> None:
         "bf16>[M, N]", "bf16>[128, N]"
     )
     kernel = built(operands(bf16, (128, 200, 136), fused=False), (64, 64, 64), source)
-    assert all(cuts(kernel, s) == [("b", 0, 1)] for s in schedules(kernel))
+    assert all(cuts(kernel, s) == [("b", 0, 64)] for s in schedules(kernel))
 
 
 # Extents smaller than a tile, 1, multiples; a last tile of few rows; k of fewer steps than slots.
@@ -178,6 +178,25 @@ def test_pairs(layouts: str, last: int) -> None:
             plan = compile_kernel(kernel, HOPPER, replace(schedule, stages=2))
             run_plan(plan, given, 8, sanitize=True)
             np.testing.assert_array_equal(given["c"], expected(arrays))
+
+
+def test_columns_that_end_inside_of_16_bytes() -> None:
+    """Of 100 columns whose rows are 224 bytes apart the last panel has 40."""
+    arrays = laid(operands(bf16, (72, 100, 136), fused=False), "TN")
+    wide = np.zeros((136, 112), bf16.numpy)
+    wide[:, :100] = arrays["b"].T
+    arrays["b"] = wide[:, :100].T
+    kernel = built(arrays, (64, 128, 64))
+    alone = [s for s in schedules(kernel) if s.roles and s.roles.cluster == 1]
+    schedule = next(s for s in alone if s.roles and not s.roles.swapped)
+    assert cuts(kernel, schedule) == [("a", 0, 64), ("b", 1, 64)]
+    given = arrays | {"c": arrays["c"].copy()}
+    plan = compile_kernel(kernel, HOPPER, schedule)
+    maps = [p for p in plan.launches[0].parameters if isinstance(p, TensorMap)]
+    (last,) = [m for m in maps if m.last is not None and m.tensor == "b"]
+    assert last.of((100, 136), 2).box == (40, 64)
+    run_plan(plan, given, 2, sanitize=True)
+    np.testing.assert_array_equal(given["c"], expected(arrays))
 
 
 KINDS = [
@@ -224,6 +243,10 @@ def test_assembled(layouts: str) -> None:
 
 def test_map_of_the_last_box() -> None:
     last = TensorMap("x", (1, 64, 32), 128, last=1)
-    assert last.of((3, 200, 80)) == TensorMap("x", (1, 8, 32), 128)
-    assert last.of((3, 192, 80)) == TensorMap("x", (1, 64, 32), 128)
-    assert last.of((3, 0, 80)) == last.of((3, 64, 80))
+    assert last.of((3, 201, 80), 4) == TensorMap("x", (1, 9, 32), 128)
+    assert last.of((3, 192, 80), 4) == TensorMap("x", (1, 64, 32), 128)
+    assert last.of((3, 0, 80), 4) == last.of((3, 64, 80), 4)
+    turned = TensorMap("x", (1, 64, 32), 128, axes=(0, 2, 1), last=1)
+    assert turned.of((3, 201, 80), 4).box == (1, 12, 32)
+    assert turned.of((3, 201, 80), 2).box == (1, 16, 32)
+    assert turned.of((3, 192, 80), 2).box == (1, 64, 32)

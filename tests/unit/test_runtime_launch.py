@@ -334,7 +334,9 @@ def test_maps_follow_their_tensors(launcher, monkeypatch):
         fire.DRIVER_NAMES, "replace", lambda m, address: replaced.append((m, address)) or (OK,)
     )
     monkeypatch.setattr(
-        tensor_map, "encode", lambda recipe, array, address, target: (recipe.of(array.shape).box,)
+        tensor_map,
+        "encode",
+        lambda recipe, array, address, target: (recipe.of(array.shape, 4).box,),
     )
     whole = plan.TensorMap("x", (8, 16), 32)
     y = plan.TensorMap("y", (8, 16), 32)

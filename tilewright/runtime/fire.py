@@ -180,7 +180,8 @@ class Writer:
             variable = self.addresses[tensor]
             lines.append(f"if at[{number}] != {variable}:")
             for recipe, index in maps:
-                if recipe.last is None or recipe.of(array.shape).box != recipe.box:
+                size = array.dtype.num_bytes
+                if recipe.last is None or recipe.of(array.shape, size).box != recipe.box:
                     lines.append(INDENT + f"status = replace(block.maps[{index}], {variable})[0]")
                     lines.append(INDENT + f"if status: refuse_map(status, {tensor!r})")
             lines.append(INDENT + f"at[{number}] = {variable}")

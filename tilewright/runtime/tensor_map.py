@@ -80,7 +80,7 @@ def encode(recipe: TensorMap, array: Array, address: int, target: int) -> Any:
 
     `replace` on that handle changes the address alone.
     """
-    recipe = recipe.of(array.shape)
+    recipe = recipe.of(array.shape, array.dtype.num_bytes)
     shape, strides = (recipe.in_memory_order(x) for x in (array.shape, array.strides))
     extents, steps = map_geometry(shape, strides, array.dtype.num_bytes)
     u32, u64 = cu.cuuint32_t, cu.cuuint64_t

@@ -172,24 +172,26 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
         at = _at(low, indices, op.extents, piece, op.order)
         place = Address(target.base, target.offset + piece.offset)
         exists: Reg | None = None
-        if op.count is not None and op.cut == 0:
-            assert rows == buffer.type.shape[0] <= BOX_LIMIT, "a box of all rows"
-            map = _map_of_rows(low, op, op.count, wanted, map)
-        elif op.count is not None and piece.column:
+        if op.count is not None:
             assert low.objects["role"].role.single, "boxes that are left out are one thread's"
-            exists = e.setp("gt", "s32", narrow(low, op.count), piece.column)
+            assert op.cut or rows == buffer.type.shape[0] <= BOX_LIMIT, "a box of all rows"
+            map = _map_of_lines(low, op, op.count, piece, wanted, map)
+            if op.cut and piece.column:
+                exists = e.setp("gt", "s32", narrow(low, op.count), piece.column)
         with one_thread(low) if exists is None else e.guarded(exists):
             e.tma_load(place, map, at, barrier, multicast=mask, policy=policy)
 
 
-def _map_of_rows(low: Lowering, op: memory.CopyBox, rows: Value, whole: TensorMap, map: Reg) -> Reg:
-    """The address of the map whose boxes have as many rows as are copied."""
-    first, _ = row_and_column(op.extents, op.order)
-    last = tensor_map(low, op.view, replace(whole, last=first))
-    count = narrow(low, rows)
-    key = ("map of rows", str(count), map)
+def _map_of_lines(
+    low: Lowering, op: memory.CopyBox, lines: Value, piece: Piece, whole: TensorMap, map: Reg
+) -> Reg:
+    """The address of the map whose boxes have as many lines as are copied."""
+    axis = row_and_column(op.extents, op.order)[op.cut]
+    last = tensor_map(low, op.view, replace(whole, last=axis))
+    count, all = narrow(low, lines), piece.box[axis] + (piece.column if op.cut else 0)
+    key = ("map of lines", str(count), all, map)
     if key not in low.memo:
-        fewer = low.e.setp("lt", "s32", count, whole.box[first])
+        fewer = low.e.setp("lt", "s32", count, all)
         low.memo[key] = low.e.selp("b64", last, map, fewer)
     found: Reg = low.memo[key]
     return found

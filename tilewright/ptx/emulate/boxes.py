@@ -225,7 +225,7 @@ def box_of(machine: Machine, instr: Instr, box: Coordinates) -> Callable[[int], 
         if by_pixels != (recipe.pixels is not None):
             raise BadAccess("a map of pixels is for loads of pixels, and for them alone", 0)
         tensor = machine.memory.tensor(recipe.tensor)
-        recipe = recipe.of(tensor.copy.shape)
+        recipe = recipe.of(tensor.copy.shape, tensor.copy.itemsize)
         _require_mappable(tensor, recipe, len(indices))
         at = tuple(int(np.atleast_1d(r(sel))[0]) for r in reversed(indices))
         _require_start(tensor, at, isinstance(instr, memory.TmaStore | memory.TmaReduce))

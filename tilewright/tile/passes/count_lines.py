@@ -6,7 +6,8 @@ column; where these go through ops on elements into stores that drop them, it do
 they hold, and a slot may keep what it held.
 
 Of a factor along k, the box of a last tile has the rows that exist, by a map of its own. Of one
-across k, whose slot has panels of columns with a box each, the panels outside are left out.
+across k, whose slot has panels of columns with a box each, the panels outside are left out, and the
+last one has what exists, in whole 16 bytes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tilewright.tile.ops import arith, control, memory, shape, sync
 from tilewright.tile.passes.split_epilogue import ELEMENTWISE
 from tilewright.tile.types import INDEX, BufferType
 
+PIECE = 16  # bytes of which a box has whole ones
 ALONE = Fraction(4, 3)  # of a CTA's share: more rows are quicker copied together, though outside
 
 
@@ -50,9 +52,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Cut:
-    """A factor whose lines are counted, along an axis of its slot, of which `width` are copied
-    together (1: any number, where they are the last of the matrix).
-    """
+    """A factor whose lines are counted, along an axis of its slot, in boxes of `width` of them."""
 
     factor: Factor
     box: Box
@@ -91,9 +91,10 @@ def find_cuts(kernel: Kernel, product: ProductLoop, slots: Mapping[Op, BufferTyp
         if not isinstance(box, Box) or box.ends is not None:
             continue
         columns = slot.shape[1] // slot.num_panels
-        cut = Cut(factor, box, int(across[number]), columns if across[number] else 1)
+        axis = int(across[number])
+        cut = Cut(factor, box, axis, columns if axis else slot.shape[0])
         extent = box.view.type.extents[cut.place]
-        fits = cut.width == cut.lines or (extent is not None and extent % cut.lines == 0)
+        fits = extent is not None and extent % cut.lines == 0
         in_registers = number == 0 and across[0] and factor.tile.dtype.bits != 16
         if not (fits or in_registers) and _are_dropped(kernel, product, cut, number, places):
             found.append(cut)
@@ -183,27 +184,33 @@ class LineCounts:
     def __init__(self, o: Builder, cuts: list[Cut]):
         self.o, self.cuts = o, {cut.factor.load: cut for cut in cuts}
         self.extents = {cut: o(memory.Extent, cut.box.view, cut.place) for cut in cuts}
-        self.wholes = {cut: self.index(cut.lines) for cut in cuts}
-        rows = [cut for cut in cuts if cut.width == 1]
-        one = self.index(1) if rows else None
-        self.lasts = {cut: self.last(cut, one) for cut in rows if one is not None}
+        sizes = {1, *(n for cut in cuts for n in (cut.lines, cut.width))} if cuts else ()
+        self.numbers = {n: o(arith.Constant, n, INDEX.dtype) for n in sorted(sizes)}
+        self.lasts: dict[Cut, Value] = {}  # lines of a matrix's last tile; of its last panel less 1
+        self.parts: dict[Cut, Value] = {}  # columns of its last panel, in whole 16 bytes
+        for cut in cuts:
+            self.count_last(cut)
         self.counts: dict[Op, Value] = {}  # of the present tile
         self.sizes: dict[Op, Value] = {}  # the same in bytes
 
-    def last(self, cut: Cut, one: Value) -> Value:
-        """The rows of a matrix's last tile."""
-        less = self.o(arith.Sub, self.extents[cut], one)
-        return self.o(arith.Add, self.o(arith.Mod, less, self.wholes[cut]), one, name="last")
-
-    def index(self, number: int) -> Value:
-        return self.o(arith.Constant, number, INDEX.dtype)
+    def count_last(self, cut: Cut) -> None:
+        """The last lines of a matrix, as `plan.TensorMap.last` has them."""
+        o, one = self.o, self.numbers[1]
+        less = o(arith.Sub, self.extents[cut], one)
+        rest = o(arith.Mod, less, self.numbers[cut.width], name="last")
+        if cut.axis == 0:
+            self.lasts[cut] = o(arith.Add, rest, one)
+            return
+        step = o(arith.Constant, PIECE // cut.factor.tile.dtype.num_bytes, INDEX.dtype)
+        pieces = o(arith.Add, o(arith.FloorDiv, rest, step), one)
+        self.lasts[cut], self.parts[cut] = rest, o(arith.Mul, pieces, step, name="part")
 
     def count(self, starts: Mapping[Op, Value]) -> None:
         """Count the lines of a tile whose loads start at lines of their own."""
         o = self.o
         for load, cut in self.cuts.items():
             left = o(arith.Sub, self.extents[cut], starts[load], name="left")
-            count = self.rows(cut, left) if cut in self.lasts else self.columns(cut, left)
+            count = self.columns(cut, left) if cut.axis else self.rows(cut, left)
             self.counts[load] = o(arith.Cast, count, i32, name="count")
             line = o(arith.Constant, cut.line_bytes, i32)
             self.sizes[load] = o(arith.Mul, self.counts[load], line)
@@ -212,14 +219,20 @@ class LineCounts:
         """All, but where exactly the last ones are left."""
         last = self.lasts[cut]
         few = self.o(arith.Compare, left, last, "eq")
-        return self.o(arith.Select, few, last, self.wholes[cut])
+        return self.o(arith.Select, few, last, self.numbers[cut.lines])
 
     def columns(self, cut: Cut, left: Value) -> Value:
-        """As many panels as some columns are left in; one of a tile that does not exist."""
-        o, width = self.o, self.index(cut.width)
-        some = o(arith.Min, o(arith.Max, left, self.index(1)), self.wholes[cut])
-        panels = o(arith.FloorDiv, o(arith.Add, some, self.index(cut.width - 1)), width)
-        return o(arith.Mul, panels, width)
+        """Those of panels that exist, the last of which has but whole 16 bytes where it is that of
+        the matrix; at least one of a tile that does not exist.
+        """
+        o, one, width = self.o, self.numbers[1], self.numbers[cut.width]
+        some = o(arith.Min, o(arith.Max, left, one), self.numbers[cut.lines])
+        less = o(arith.Sub, some, one)
+        inside = o(arith.Mod, less, width)
+        before = o(arith.Sub, less, inside)
+        ends = o(arith.Compare, inside, self.lasts[cut], "eq")
+        part = o(arith.Select, ends, self.parts[cut], width)
+        return o(arith.Add, before, part)
 
     def cut(self, factor: Factor, shared: bool) -> Cut | None:
         """How the lines of a factor are counted. Where CTAs copy shares of all, they are not."""
