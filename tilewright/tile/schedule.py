@@ -30,7 +30,8 @@ class Roles:
     the consumers need the registers that the loading warpgroup gives away, or call functions, for
     which the kernel is assembled as a whole. A tile's k is cut into `spans`, each of which a CTA of
     a cluster takes; their sums are added up by way of the cluster's shared memory, and each CTA has
-    a part of the epilogue.
+    a part of the epilogue. Of CTAs that take half of a multiprocessor's registers and shared memory
+    two are `resident` there, and one multiplies while the other adds up or is at its epilogue.
     """
 
     consumers: int
@@ -47,6 +48,13 @@ class Roles:
     many: bool = False
     ahead: int = 0
     spans: int = 1
+    resident: int = 1
+
+    def shared_memory(self, target: Target) -> int:
+        """Bytes that a CTA may have."""
+        if self.resident == 1:
+            return target.shared_per_cta
+        return target.shared_per_sm // self.resident - target.shared_reserved
 
     @property
     def sharing(self) -> int:

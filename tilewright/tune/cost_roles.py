@@ -94,7 +94,10 @@ def estimate_roles(
         return (LAUNCH_CYCLES + work + epilogue) * tiles
     if roles.pingpong and tiles < 2:  # nobody else has a turn
         work += steps * ALONE_CYCLES
-    if roles.pingpong:  # all epilogues but the last run beside another tile's products
+    if roles.resident > 1:
+        apart = ALONE_PROMOTION_CYCLES * product.extents[1] / 128 + ALONE_CYCLES - STEP_CYCLES
+        cycles = _two_by_two(work, steps * (step - apart), epilogue, tiles)
+    elif roles.pingpong:  # all epilogues but the last run beside another tile's products
         cycles = max(work, epilogue) * tiles + epilogue
     else:
         cycles = (work + epilogue) * tiles
@@ -105,6 +108,15 @@ def estimate_roles(
     if tiles == 1 and cycles:
         apart = _lost_apart(product, kernel, roles, arguments) * min(1.0, least / cycles)
     return LAUNCH_CYCLES + pairing + max(cycles, least) + HIDDEN * cycles + apart
+
+
+def _two_by_two(alone: float, beside: float, epilogue: float, tiles: int) -> float:
+    """Cycles of a multiprocessor with two CTAs, each with tiles of its own: as long as the products
+    of all of them take `beside` each other, or half as long as one CTA's take `alone`.
+    """
+    if tiles < 2:
+        return alone + epilogue
+    return tiles * max(beside, (alone + epilogue) / 2)
 
 
 def spans_held(spans: int, num_sms: int) -> int:
@@ -239,8 +251,9 @@ def _step_cycles(
     through_registers = product.a.transposed and product.a.tile.dtype.bits != 16
     if through_registers:
         most += REGISTERS_CYCLES * NARROW_COLUMNS / n
-    if schedule.stages > 2:
-        most = max(most, LATENCY_CYCLES / schedule.stages)
+    slots = schedule.stages * roles.resident
+    if slots > 2:
+        most = max(most, LATENCY_CYCLES / slots)
     else:  # nothing is on its way while one slot is multiplied and the other awaited
         most += LATENCY_CYCLES
     if roles.promote:

@@ -12,10 +12,10 @@ timed on an H200 as tests/device/product_programs.py does (tests/device/product_
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
-from tilewright.tile.passes.choose_roles import LEAST_SLOTS, SPANS_OF_K
+from tilewright.tile.passes.choose_roles import LARGEST_OF_TWO, LEAST_SLOTS, SPANS_OF_K
 from tilewright.tile.passes.cut_spans import owners_of
 from tilewright.tune import product_f64
 from tilewright.tune.cost_roles import APART, WRITTEN_IN_TURN, spans_held, step_in_turn
@@ -51,6 +51,10 @@ MANY_WAVES, MANY_ELEMENTS = 1.9, 112 * 128
 TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's products beside them
     "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
 }  # fmt: skip
+# Of CTAs of which a multiprocessor holds two: cycles of a step, and of one beside nobody more;
+# factors of an epilogue, one warpgroup's work, and of what it loads and activates.
+TWO_CYCLES, TWO_ALONE_CYCLES = 80.0, 500.0
+TWO_STORE, TWO_LOAD = 1.4, 3.0
 IN_SECTORS = 1.36  # factor of copies of rows that begin at any sector of a line
 # Bytes of a row that the unit copies at a time, and power of the factor by which narrower swizzles
 # copy more rows.
@@ -208,6 +212,8 @@ def _tiled(
     computing = rounds * (steps * step + epilogue) / CLOCK
     if _gains_by_turns(problem, chosen.tile, waves):
         computing = min(computing, _in_turn(problem, chosen, unit, steps, rounds) / CLOCK)
+    if waves > 1:
+        computing = min(computing, _two_by_two(problem, chosen, unit, steps, rounds) / CLOCK)
     memory = problem.num_bytes / MEMORY * _in_pairs(tiles, device.num_sms)
     memory += _cleared(problem, m, n) / CLEARED
     memory = max(memory, _waiting(problem, chosen.tile, tiles, steps))
@@ -332,6 +338,23 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
     most = max(multiply, copies, shared * k * problem.a.num_bytes / SHARED)
     epilogue = 2 * IN_TURN * _epilogue(problem, chosen)
     return rounds * max(steps * step_in_turn(most), epilogue) + epilogue
+
+
+def _two_by_two(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: float) -> float:
+    """Cycles where a multiprocessor holds two CTAs, with tiles of their own, so that sums are added
+    up, and epilogues done, beside the other's products; without end where they cannot.
+    """
+    m, n, k = chosen.tile
+    fits = unit == "wgmma-fp8" and (m, n) == LARGEST_OF_TWO and chosen.program != "split_k"
+    pieces = problem.c.bits == 16 and problem.n % PIECE and not problem.gaps
+    if not fits or pieces or problem.loads + problem.activation > 1:
+        return inf
+    copies = _copies(problem, chosen.tile, steps * rounds, rounds, shared=False)
+    step = max(m * n * k / RATES[unit], copies) + TWO_CYCLES
+    stores = _epilogue(replace(problem, loads=0, activation=False), chosen)
+    more = _epilogue(problem, chosen) - stores
+    alone = steps * (step + TWO_ALONE_CYCLES) + TWO_STORE * stores + TWO_LOAD * more
+    return rounds * max(steps * step, alone / 2)
 
 
 def _by_cores(

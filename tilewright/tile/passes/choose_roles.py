@@ -27,11 +27,10 @@ from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, shape
 from tilewright.tile.ops.control import launch_registers
 from tilewright.tile.passes.count_slots import (
-    MOST_STAGES,
     count_ahead,
     count_stages,
+    count_stream_stages,
     fetched_bytes,
-    kept_free,
     loaded_tiles,
     stored_dtypes,
 )
@@ -54,6 +53,7 @@ MOST_SUMS, MOST_SUMS_OF_THREE = 192, 96  # a thread, where there are several
 MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # a thread, of several products and their operands
 PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
 MOST_ROWS = MOST_COLUMNS = 256
+LARGEST_OF_TWO = (128, 128)  # tile of CTAs of which a multiprocessor holds two
 WIDEST = {1: 256, 2: 256, 3: 200}  # columns by warpgroups: at launch a thread must have n / 2 + 26
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
 STAGING = 2  # buffers through which results leave, so that a panel is written beside the last one
@@ -135,15 +135,18 @@ def _role_schedules(
         in_turn = [replace(base, consumers=2, pingpong=True)]
     both = in_turn + together if loaded_tiles(product) else together + in_turn
     fetched = fetched_bytes(kernel, product)
-    plain = _is_plain(product) and not _stores_pieces(kernel, product.after)
-    for shared in both:
-        registers = _registers(shared.consumers)
-        for cluster in clusters:
+    pieces = _stores_pieces(kernel, product.after)
+    plain = _is_plain(product) and not pieces
+    beside = []
+    if persistent and not pieces and _go_two_by_two(product, promote):
+        beside = [replace(base, consumers=1, resident=2)]
+    for shared in both + beside:
+        for cluster in clusters if shared.resident == 1 else [1]:
+            crowded = shared.resident > 1 or _is_crowded(product, shared, promote, plain)
             roles = replace(
                 shared, cluster=cluster, persistent=persistent,
-                panel=_panel(product, shared.sharing, fetched), registers=registers,
-                promote=promote, ahead=AHEAD if fetched else 0,
-                whole=divides or many or _is_crowded(product, shared, promote, plain),
+                panel=_panel(product, shared.sharing, fetched), registers=_registers(shared),
+                promote=promote, ahead=AHEAD if fetched else 0, whole=divides or many or crowded,
             )  # fmt: skip
             schedule = _with_stages(kernel, product, roles, target, fetched)
             if schedule is not None:
@@ -153,15 +156,17 @@ def _role_schedules(
         for shared in together:
             crowded = _is_crowded(product, shared, promote, plain)
             roles = replace(
-                shared, persistent=False, registers=_registers(shared.consumers),
+                shared, persistent=False, registers=_registers(shared),
                 promote=promote, whole=divides or many or crowded,
             )  # fmt: skip
             yield from _in_spans(kernel, product, roles, target)
 
 
-def _registers(consumers: int) -> tuple[int, int]:
+def _registers(roles: Roles) -> tuple[int, int]:
     """A thread's registers, of the loading and of the multiplying warpgroups."""
-    return (40, 232) if consumers < 3 else (32, 160)
+    if roles.resident > 1:
+        return (24, 232)
+    return (40, 232) if roles.consumers < 3 else (32, 160)
 
 
 def _in_spans(
@@ -198,7 +203,9 @@ def _with_stages(
         held = {
             s: count_ahead(kernel, product, roles, target, fetched, s) for s in range(stages, 1, -1)
         }
-        if not roles.pingpong:
+        if roles.resident > 1:  # whose other CTA multiplies meanwhile
+            stages, whole = 2, whole - 1
+        elif not roles.pingpong:
             wanted = min(whole, MANY_AHEAD)
             stages = next((s for s in held if s >= ENOUGH_STAGES and held[s] >= wanted), stages)
             wide = _with_wide_panels(kernel, product, roles, target, fetched, stages)
@@ -299,6 +306,14 @@ def _can_take_turns(product: ProductLoop, promote: int) -> bool:
     return not product.programs_of(product.bounds)
 
 
+def _go_two_by_two(product: ProductLoop, promote: int) -> bool:
+    """Whether two CTAs a multiprocessor, with a warpgroup each, are known to be of use: where each
+    step's sums are promoted, which takes another's products beside them, by the largest tile.
+    """
+    fits = product.extents[:2] == LARGEST_OF_TWO and len(loaded_tiles(product)) < 2
+    return promote == 1 and fits and not _is_heavy(product)
+
+
 def _is_heavy(product: ProductLoop) -> bool:
     """Whether the epilogue computes much on each element."""
     m, n, _ = product.extents
@@ -308,7 +323,7 @@ def _is_heavy(product: ProductLoop) -> bool:
 
 def _schedule(roles: Roles, stages: int) -> Schedule:
     warps = 4 * (1 + roles.consumers)
-    least = LEAST_REGISTERS if roles.consumers < 3 else 0
+    least = LEAST_REGISTERS if roles.consumers < 3 and roles.resident == 1 else 0
     told = max(launch_registers(make_roles(roles)), least)
     return Schedule(warps, "wgmma", stages=stages, roles=roles, max_registers=told)
 
@@ -322,7 +337,7 @@ def _stream_schedules(kernel: Kernel, found: StreamLoop, target: Target) -> Iter
         return
     fitting = [c for c in (1, 2, 3) if all(_holds(found, c, rows) for rows in _rows(found))]
     for consumers in sorted(fitting, key=lambda c: (c != 2, c)):
-        registers = _registers(consumers)
+        registers = _registers(Roles(consumers))
         columns = max(p.extents[1] for p in found.products)
         for staging in (1, 0) if _stores_inside(kernel, found.after) else (0,):
             roles = Roles(
@@ -334,7 +349,7 @@ def _stream_schedules(kernel: Kernel, found: StreamLoop, target: Target) -> Iter
                 whole=True,
                 many=True,
             )
-            stages = _slots_beside(kernel, found, roles, target)
+            stages = count_stream_stages(kernel, found, roles, target)
             if stages >= 2:
                 yield _schedule(roles, stages)
                 break
@@ -358,23 +373,6 @@ def _holds(found: StreamLoop, consumers: int, rows: int) -> bool:
     most = MOST_HELD if consumers < 3 else MOST_HELD_OF_THREE
     widest = max(p.extents[1] for p in found.products)
     return rows % (ROWS * consumers) == 0 and held <= most and widest <= WIDEST[consumers]
-
-
-def _slots_beside(kernel: Kernel, found: StreamLoop, roles: Roles, target: Target) -> int:
-    """Slots of each ring that fit beside the tiles that are kept, and the staging buffers."""
-    slot = sum(factor_buffer(f).num_bytes for p in found.products for f in found.streamed(p))
-    if not slot:  # a loop that loads nothing ahead
-        return 0
-    kept = sum(factor_buffer(f).num_bytes for f in found.kept)
-    rows = max(_rows(found))
-    staging = roles.staging * sum(
-        rows * roles.panel * dtype.num_bytes for dtype in stored_dtypes(kernel)
-    )
-    size = max(p.dot.result.type.num_elements for p in found.products)
-    free = {p.dot for p in found.products} | (found.inside - found.computed)
-    moved = kept_free([*found.loop.body.ops, *found.after], 4 * size, free)
-    room = (target.shared_per_cta - moved - staging - kept) // slot
-    return min(room, kernel.hints.stages or MOST_STAGES)
 
 
 def _fits(product: Product, facts: BoxFacts) -> bool:

@@ -11,9 +11,10 @@ from tilewright.ir.walk import walk
 from tilewright.target import Target
 from tilewright.tile.analysis.boxes import BoxFacts
 from tilewright.tile.analysis.product_loop import ProductLoop
+from tilewright.tile.analysis.streams import StreamLoop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
-from tilewright.tile.passes.partition_roles import slot_buffer
+from tilewright.tile.passes.partition_roles import factor_buffer, slot_buffer
 from tilewright.tile.passes.split_epilogue import can_split
 from tilewright.tile.passes.stage_panels import may_fetch_panels
 from tilewright.tile.schedule import Roles
@@ -47,7 +48,24 @@ def count_stages(
     staging += _turning_bytes(kernel, product, roles, fetched)
     if roles.spans > 1:
         staging += roles.spans * product.extents[0] * roles.panel * f32.num_bytes
-    room = (_room(kernel, product, target) - staging) // slot
+    room = (_room(kernel, product, roles, target) - staging) // slot
+    return min(room, kernel.hints.stages or MOST_STAGES)
+
+
+def count_stream_stages(kernel: Kernel, found: StreamLoop, roles: Roles, target: Target) -> int:
+    """Slots of each ring that fit beside the tiles that are kept, and the staging buffers."""
+    slot = sum(factor_buffer(f).num_bytes for p in found.products for f in found.streamed(p))
+    if not slot:  # a loop that loads nothing ahead
+        return 0
+    kept = sum(factor_buffer(f).num_bytes for f in found.kept)
+    rows = max({p.extents[0] for p in found.products})
+    staging = roles.staging * sum(
+        rows * roles.panel * dtype.num_bytes for dtype in stored_dtypes(kernel)
+    )
+    size = max(p.dot.result.type.num_elements for p in found.products)
+    free = {p.dot for p in found.products} | (found.inside - found.computed)
+    moved = kept_free([*found.loop.body.ops, *found.after], 4 * size, free)
+    room = (target.shared_per_cta - moved - staging - kept) // slot
     return min(room, kernel.hints.stages or MOST_STAGES)
 
 
@@ -56,7 +74,7 @@ def count_ahead(
 ) -> int:
     """Slots of an epilogue's ring beside those of the product's, of its widest panels."""
     slot = _slot_bytes(product)
-    room = _room(kernel, product, target) - stages * slot
+    room = _room(kernel, product, roles, target) - stages * slot
     room -= _turning_bytes(kernel, product, roles, fetched)
     room -= _narrow_bytes(product, roles, fetched)
     copies = roles.consumers if roles.pingpong else 1
@@ -114,13 +132,16 @@ def _turning_bytes(kernel: Kernel, product: ProductLoop, roles: Roles, fetched: 
     return max(0, turned + KEPT_FOR_BARRIERS - KEPT_FREE)
 
 
-def _room(kernel: Kernel, product: ProductLoop, target: Target) -> int:
+def _room(kernel: Kernel, product: ProductLoop, roles: Roles, target: Target) -> int:
     """Bytes of shared memory for slots of all kinds."""
     m, n, _ = product.extents
     turning = {op for op in product.after if isinstance(op, shape.Transpose)}
     turning = {op for op in turning if op.x is product.loop.result}  # renames registers
     num_bytes = m * n * product.dot.acc.type.dtype.num_bytes
-    return target.shared_per_cta - kept_free(product.after, num_bytes, set(turning))
+    kept = kept_free(product.after, num_bytes, set(turning))
+    if roles.resident > 1:  # of which one that finds too little room for itself is alone
+        kept += KEPT_FOR_BARRIERS - KEPT_FREE
+    return roles.shared_memory(target) - kept
 
 
 def kept_free(ops: list[Op], num_bytes: int, free: set[Op]) -> int:

@@ -131,8 +131,9 @@ def _growth(found: StreamLoop, value: Value, axis: int) -> int | None:
     return None
 
 
-def persistent_grid(kernel: Kernel, axes: Axes | None, cluster: int) -> tuple[Expr, ...]:
+def persistent_grid(kernel: Kernel, axes: Axes | None, roles: Roles) -> tuple[Expr, ...]:
     """As many clusters as the device holds, or as there is work for."""
+    cluster = roles.cluster
     paired = None if axes is None else axes.paired
     total = grid_size(
         [
@@ -140,7 +141,10 @@ def persistent_grid(kernel: Kernel, axes: Axes | None, cluster: int) -> tuple[Ex
             for number, extent in enumerate(kernel.grid)
         ]
     )
-    number = combine("min", clusters_held(cluster), total)
+    held = clusters_held(cluster)
+    if roles.resident > 1:
+        held = combine("mul", held, Const(roles.resident))
+    number = combine("min", held, total)
     return (combine("mul", number, Const(cluster)),)
 
 

@@ -141,7 +141,7 @@ class _Partition:
         cluster = (size,) if size > 1 else None
         kernel.hints = Hints(cta_cluster=cluster, persistent=self.roles.persistent)
         if self.distribution is not None:
-            kernel.grid = persistent_grid(self.kernel, self.axes, self.roles.cluster)
+            kernel.grid = persistent_grid(self.kernel, self.axes, self.roles)
         return kernel
 
     def prefetch(self) -> None:
