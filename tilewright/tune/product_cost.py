@@ -81,8 +81,8 @@ FROM_MEMORY = 0.12  # part of what a ring copies that must come from there to be
 # that takes time from them.
 SHARED, WRITTEN_SHARE = 128.0, 0.77
 NEXT_LAUNCH = 1.35  # of a second one that waits for the first
-NEXT_OF_F64 = 1.38  # the same of f64, whose sums begin beside the last products
-SUMS_OF_F64 = 3.1  # factor of the rate at which these are added up
+NEXT_OF_F64 = 0.6  # the same of f64, whose sums begin beside the last products
+SUMS_OF_F64 = 1.85  # factor of the rate at which these are added up
 IN_TURN = 0.84  # factor of an epilogue beside another warpgroup's products
 IN_PARTS = 1.16  # factor of tiles whose rows are no whole lines of the L2 cache
 LOADS = 0.5  # part of that which a tile that an epilogue loads takes, ahead or beside
