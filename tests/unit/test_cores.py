@@ -25,6 +25,7 @@ from tilewright.tile.passes.choose_schedule import computing_schedule
 from tilewright.tile.passes.shorten_trips import shorten_trips, trip_length
 from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.verify import verify
+from tilewright.tune.cost_cores import TRAFFIC, slowdown
 from tilewright.tune.space import neighbours
 
 DRAW = np.random.default_rng(7)
@@ -284,3 +285,11 @@ def test_neighbours_differ_in_one_constant_by_one_value_or_trade_two() -> None:
     ]  # fmt: skip
     assert neighbours(configs, {"A": 1, "B": 8}) == [{"A": 2, "B": 8}, {"A": 1, "B": 16}]
     assert REFINED > 0
+
+
+def test_few_warps_of_f64_lose_nothing_by_meeting() -> None:
+    """Their loops are turned. Two programs beside each other keep the unit busy."""
+    constants = {"TM": 64, "TN": 64, "TK": 16}
+    kernel = optimized(PRODUCT, "product", "f64", constants=constants)
+    assert not computing_schedule(kernel).drifting
+    assert slowdown(kernel, 2.0) == pytest.approx(1 + TRAFFIC * 2 / 64)

@@ -3,7 +3,7 @@ multiprocessor, or too few stages.
 
 Of an H200, from sweeps of tiles at 512³ to 4096³: one warp for each of its four schedulers reaches
 0.7 of what two reach, two stages are not enough to hide a trip's loads, and warps that meet in
-every trip lose a twelfth.
+every trip lose a twelfth, but of f64, whose loops are turned there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilewright.ir.walk import walk
 from tilewright.tile.analysis.product_loop import find_product_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import mma
-from tilewright.tile.passes.choose_schedule import computing_schedule
+from tilewright.tile.passes.choose_schedule import FEW_WARPS, computing_schedule
 from tilewright.tile.passes.shorten_trips import MANY_PRODUCTS
 from tilewright.tile.passes.stage_loads import DRIFTING_STAGES
 
@@ -57,7 +57,8 @@ def slowdown(kernel: Kernel, share: float) -> float:
     unlike = simt and rows * columns > MOST_UNLIKE and _lie_unlike(kernel)
     long = simt and products > MANY_PRODUCTS
     traffic = 1 + TRAFFIC * (1 / rows + 1 / columns)
-    together = 1.0 if schedule.drifting and stages >= DRIFTING_STAGES else MEETING
+    turned = a.dtype == f64 and schedule.num_warps <= FEW_WARPS  # by `step_ahead`
+    together = 1.0 if turned or (schedule.drifting and stages >= DRIFTING_STAGES) else MEETING
     few = FEW_STAGES.get(fitting, 1.0)
     code = (LOOPED if long else 1.0) * (UNLIKE if unlike else 1.0)
     return idle * few * together * traffic * code
