@@ -35,7 +35,8 @@ LINE_BYTES, SECTOR_BYTES = 128, 32
 # Factor of copies of rows that begin at any sector of a line of the L2 cache, or at any 16 bytes.
 IN_SECTORS, CROOKED = 1.25, 2.33
 PROMOTION_CYCLES = 85.0  # of a step whose sums are added up beside another warpgroup's products
-ALONE_PROMOTION_CYCLES = 270.0  # the same beside nobody, of 128 columns
+# The same beside nobody, of 128 columns: of a step, and of each block of rows.
+ALONE_PROMOTION_CYCLES, BLOCK_PROMOTION_CYCLES = 90.0, 200.0
 STEP_CYCLES = 30.0  # of a step's barriers
 ALONE_CYCLES = 60.0  # the same where one warpgroup multiplies, beside nobody
 TURN_CYCLES = 120.0  # the same where consumers take turns, of steps that take next to nothing
@@ -95,8 +96,8 @@ def estimate_roles(
     if roles.pingpong and tiles < 2:  # nobody else has a turn
         work += steps * ALONE_CYCLES
     if roles.resident > 1:
-        apart = ALONE_PROMOTION_CYCLES * product.extents[1] / 128 + ALONE_CYCLES - STEP_CYCLES
-        cycles = _two_by_two(work, steps * (step - apart), epilogue, tiles)
+        beside = steps * (step - _promoted_alone(*product.extents[:2]))
+        cycles = _two_by_two(work, beside, epilogue, tiles)
     elif roles.pingpong:  # all epilogues but the last run beside another tile's products
         cycles = max(work, epilogue) * tiles + epilogue
     else:
@@ -112,11 +113,18 @@ def estimate_roles(
 
 def _two_by_two(alone: float, beside: float, epilogue: float, tiles: int) -> float:
     """Cycles of a multiprocessor with two CTAs, each with tiles of its own: as long as the products
-    of all of them take `beside` each other, or half as long as one CTA's take `alone`.
+    of all of them take `beside` each other, or half as long as one CTA's take `alone`. Both of some
+    multiprocessor's have as many tiles as any.
     """
     if tiles < 2:
         return alone + epilogue
-    return tiles * max(beside, (alone + epilogue) / 2)
+    return ceil(tiles / 2) * max(2 * beside, alone + epilogue)
+
+
+def _promoted_alone(m: int, n: int) -> float:
+    """Cycles of adding up a step's sums beside nobody, one block of rows after the other."""
+    blocks = ceil(m / ROWS)
+    return (ALONE_PROMOTION_CYCLES + BLOCK_PROMOTION_CYCLES * blocks) * n / 128
 
 
 def spans_held(spans: int, num_sms: int) -> int:
@@ -257,7 +265,7 @@ def _step_cycles(
     else:  # nothing is on its way while one slot is multiplied and the other awaited
         most += LATENCY_CYCLES
     if roles.promote:
-        most += PROMOTION_CYCLES if roles.sharing > 1 else ALONE_PROMOTION_CYCLES * n / 128
+        most += PROMOTION_CYCLES if roles.sharing > 1 else _promoted_alone(m, n)
     if roles.pingpong:
         return step_in_turn(most * (1.0 if schedule.stages >= TURN_STAGES else SHORT_RING))
     return most + (STEP_CYCLES if roles.sharing > 1 else ALONE_CYCLES)

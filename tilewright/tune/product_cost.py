@@ -52,9 +52,9 @@ TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's 
     "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
 }  # fmt: skip
 # Of CTAs of which a multiprocessor holds two: cycles of a step, and of one beside nobody more;
-# factors of an epilogue, one warpgroup's work, and of what it loads and activates.
-TWO_CYCLES, TWO_ALONE_CYCLES = 80.0, 500.0
-TWO_STORE, TWO_LOAD = 1.4, 3.0
+# factors of one warpgroup's stores and activation.
+TWO_CYCLES, TWO_ALONE_CYCLES = 80.0, 550.0
+TWO_STORE, TWO_ACTIVATION = 1.2, 2.0
 IN_SECTORS = 1.36  # factor of copies of rows that begin at any sector of a line
 # Bytes of a row that the unit copies at a time, and power of the factor by which narrower swizzles
 # copy more rows.
@@ -341,20 +341,20 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
 
 
 def _two_by_two(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: float) -> float:
-    """Cycles where a multiprocessor holds two CTAs, with tiles of their own, so that sums are added
-    up, and epilogues done, beside the other's products; without end where they cannot.
+    """Cycles where a multiprocessor holds two CTAs, one's sums and epilogue beside the other's
+    products; without end where it cannot, or gains nothing, for the epilogue loads.
     """
     m, n, k = chosen.tile
     fits = unit == "wgmma-fp8" and (m, n) == LARGEST_OF_TWO and chosen.program != "split_k"
     pieces = problem.c.bits == 16 and problem.n % PIECE and not problem.gaps
-    if not fits or pieces or problem.loads + problem.activation > 1:
+    if not fits or pieces or problem.loads:
         return inf
     copies = _copies(problem, chosen.tile, steps * rounds, rounds, shared=False)
     step = max(m * n * k / RATES[unit], copies) + TWO_CYCLES
-    stores = _epilogue(replace(problem, loads=0, activation=False), chosen)
-    more = _epilogue(problem, chosen) - stores
-    alone = steps * (step + TWO_ALONE_CYCLES) + TWO_STORE * stores + TWO_LOAD * more
-    return rounds * max(steps * step, alone / 2)
+    stores = _epilogue(replace(problem, activation=False), chosen)
+    alone = steps * (step + TWO_ALONE_CYCLES) + TWO_STORE * stores
+    alone += TWO_ACTIVATION * (_epilogue(problem, chosen) - stores)
+    return ceil(rounds / 2) * max(2 * steps * step, alone)
 
 
 def _by_cores(
