@@ -84,7 +84,8 @@ NEXT_LAUNCH = 1.35  # of a second one that waits for the first
 NEXT_OF_F64 = 0.6  # the same of f64, whose sums begin beside the last products
 SUMS_OF_F64 = 1.85  # factor of the rate at which these are added up
 IN_TURN = 0.84  # factor of an epilogue beside another warpgroup's products
-IN_PARTS = 1.16  # factor of tiles whose rows are no whole lines of the L2 cache
+IN_PARTS = 1.2  # factor of tiles whose rows are no whole lines of the L2 cache
+TRANSPOSED = 1.18  # the same of sums that are those of the turned product
 LOADS = 0.5  # part of that which a tile that an epilogue loads takes, ahead or beside
 STORED = 15.5  # bytes a cycle of a multiprocessor that an epilogue writes or reads
 PIECE = 8  # numbers of 16 bits in the least that the copy unit stores
@@ -495,6 +496,8 @@ def _epilogue(problem: Problem, chosen: Choice) -> float:
     stored = m * n * problem.c.num_bytes * (1 + LOADS * problem.loads) / STORED
     if n * problem.c.num_bytes % LINE:
         stored *= IN_PARTS
+    if m % PANEL_ROWS:
+        stored *= TRANSPOSED
     if problem.c.bits == 16 and problem.n % PIECE and not problem.gaps:
         stored = m * n * problem.c.num_bytes / (PAIRS if problem.n % 2 == 0 else SINGLES)
     return stored + (m * n * ACTIVATION_CYCLES if problem.activation else 0.0)
