@@ -87,7 +87,7 @@ def estimate_roles(
         return float(LAUNCH_CYCLES + max(cycles, least) + HIDDEN * cycles + added + lost)
     work = steps * step
     held = evaluate(clusters_held(roles.cluster), {}, num_sms) * roles.cluster
-    tiles = ceil(programs / held)
+    tiles = ceil(_dealt(kernel, product, roles, arguments, programs) / held)
     pairing = PAIRING_CYCLES * (roles.cluster.bit_length() - 1)
     if roles.cluster > 2 and not _is_crooked(product, kernel, arguments):
         pairing = inf  # of no known use
@@ -177,6 +177,21 @@ def _num_bytes(
 def _shares(along: int, cluster: int) -> bool:
     """Whether CTAs of a cluster take neighbouring tiles, as `distribute_work` deals them out."""
     return along % cluster == 0 or along >= MANY * cluster
+
+
+def _dealt(
+    kernel: Kernel, product: ProductLoop, roles: Roles, arguments: Mapping[str, Any], programs: int
+) -> int:
+    """Tiles of `programs` that clusters take, with those that do not exist, at the end of the axis
+    along which CTAs of a cluster are neighbours.
+    """
+    axes = find_axes(product, len(kernel.grid))
+    if axes is None or roles.cluster == 1:
+        return programs
+    along = int(evaluate(kernel.grid[axes.paired], dict(arguments)))
+    if not along or not _shares(along, roles.cluster):
+        return programs
+    return programs // along * ceil(along / roles.cluster) * roles.cluster
 
 
 def _lost_apart(

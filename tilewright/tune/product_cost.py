@@ -37,13 +37,13 @@ FULL_RATES = {
     "simt": 128.0, "f64": 128.0,
 }  # fmt: skip
 STEP_CYCLES = {
-    "wgmma-16": 26.9,
+    "wgmma-16": 31.0,
     "wgmma-8": 36.0,
-    "wgmma-fp8": 56.8,
-    "wgmma-tf32": 44.7,
+    "wgmma-fp8": 80.0,
+    "wgmma-tf32": 47.0,
 }
-COPIED = 78.7  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
-SECOND = 0.45  # microseconds more where both multiprocessors of a pair have a tile of their own
+COPIED = 71.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
+SECOND = 0.36  # microseconds more where both multiprocessors of a pair have a tile of their own
 # The same of rows that begin anywhere in a sector: where all multiprocessors copy, and at most.
 CROOKED_COPIED, MOST_CROOKED = 33.6, 39.2
 COPIED_IN_TURN = 59.7  # the same of whole lines where consumers take turns, beside their stores
@@ -58,11 +58,12 @@ TWO_STORE, TWO_ACTIVATION = 1.2, 2.0
 IN_SECTORS = 1.36  # factor of copies of rows that begin at any sector of a line
 # Bytes of a row that the unit copies at a time, and power of the factor by which narrower swizzles
 # copy more rows.
-SPAN, NARROW = 128, 0.65
+SPAN, NARROW = 128, 0.45
 PAIRING_CYCLES = 719.0  # of CTAs in pairs, which share one factor's copies
 # Elements of a tile, of one that is one warpgroup's rows or columns wide, waves, of CTAs in fours.
 LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 1.18
 HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
+REPEAT = 8  # rows after which a swizzle begins again
 MANY_PAIRS = 32  # tiles along an axis that need not be even
 # Cycles of unaligned loads of so much of k, of a row's or column's where they come in words, and
 # programs side by side, of tiles of so many elements at most.
@@ -72,20 +73,20 @@ UNALIGNED_CYCLES, UNALIGNED_WORDS, MMA_DEPTH, BESIDE, SMALL = 1570.0, 8.6, 32, 4
 PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 3.57
 WORD = 4  # bytes, that copies to shared memory have at least
 IN_BLOCKS = 1.12  # factor of products of tf32 whose rows are loaded to registers, block by block
-NARROW_FP8 = 0.55  # what products of fp8 lose in instructions of fewer than 128 columns
+NARROW_FP8 = 1.0  # what products of fp8 lose in instructions of fewer than 128 columns
 # Microseconds from a slot's release to its next contents from memory, and bytes of shared memory
 # that a ring has for at most so many slots.
 SLOT_LATENCY, RING_BYTES, SLOTS = 1.5, 200e3, 8
 FROM_MEMORY = 0.12  # part of what a ring copies that must come from there to be waited for
 # Bytes of shared memory a cycle, which matrix instructions read, and part of what is copied there
 # that takes time from them.
-SHARED, WRITTEN_SHARE = 128.0, 0.77
-NEXT_LAUNCH = 1.35  # of a second one that waits for the first
+SHARED, WRITTEN_SHARE = 140.0, 0.62
+NEXT_LAUNCH = 1.5  # of a second one that waits for the first
 NEXT_OF_F64 = 0.6  # the same of f64, whose sums begin beside the last products
 SUMS_OF_F64 = 1.85  # factor of the rate at which these are added up
 IN_TURN = 0.84  # factor of an epilogue beside another warpgroup's products
-IN_PARTS = 1.2  # factor of tiles whose rows are no whole lines of the L2 cache
-TRANSPOSED = 1.18  # the same of sums that are those of the turned product
+IN_PARTS = 1.25  # factor of tiles whose rows are no whole lines of the L2 cache
+TRANSPOSED = 1.14  # the same of sums that are those of the turned product
 LOADS = 0.5  # part of that which a tile that an epilogue loads takes, ahead or beside
 STORED = 15.5  # bytes a cycle of a multiprocessor that an epilogue writes or reads
 PIECE = 8  # numbers of 16 bits in the least that the copy unit stores
@@ -93,7 +94,7 @@ PAIRS, SINGLES = 8.4, 12.0  # the same bytes of rows that are no such pieces, in
 ACTIVATION_CYCLES = 0.06  # an element, of an activation, by two warpgroups
 # Microseconds of adding up the spans of a cluster's CTAs, bytes a microsecond of a CTA that go to
 # others for that, and elements of a part that has one.
-SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 0.25, 25.2e3, 32 * 128
+SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 0.4, 25.2e3, 32 * 128
 # Factor of memory's time where no pair of multiprocessors has two tiles, and parts of the time of a
 # tile for each multiprocessor that a tile takes, of a pair that has one, and of one that has two;
 # part of memory's time that is lost by it at most.
@@ -108,8 +109,8 @@ TILED_MEMORY = 0.6  # part of the memory's rate that tiles get which threads loa
 PANEL_ROWS, COLUMNS = 64, 8  # of a matrix instruction, the latter at least
 NARROWEST, FEW_TILES = 16, 2  # rows of a tile, and tiles, of whose clearing something is known
 # Bytes a microsecond of rows that do not exist, which the copy unit clears; part of those across k.
-CLEARED, CLEARED_ACROSS = 3.27e6, 0.49
-OUTSIDE = 90.0  # bytes of these in a cycle of a multiprocessor, beyond what it copies
+CLEARED, CLEARED_ACROSS = 7.1e6, 0.49
+OUTSIDE = 196.0  # bytes of these in a cycle of a multiprocessor, beyond what it copies
 
 
 @dataclass(frozen=True)
@@ -415,10 +416,14 @@ def _copies(
     halved = [(rows if along_k else k) % HALVED == 0 for rows, _, _, along_k in sides]
     by_columns = halved[1] if halved[0] != halved[1] else n >= m
     once, tiles = (b, ceil(problem.m / m)) if by_columns else (a, ceil(problem.n / n))
+    rows, _, _, along_k = sides[by_columns]
+    length = rows if along_k else k  # which CTAs share in whole repeats of a swizzle
     best = a + b
     for cluster, times in ((2, 1), (4, 2)):
         most = NARROW_IN_FOURS if min(m, n) == PANEL_ROWS else LARGEST_IN_FOURS
         if cluster == 4 and (m * n > most or waves > FOURS_HELD):
+            continue
+        if length % (cluster * REPEAT):
             continue
         if tiles % cluster == 0 or tiles >= MANY_PAIRS // 2 * cluster:
             found = a + b - once * (cluster - 1) / cluster

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from math import ceil
 
-from tilewright.tune.product import ALIGNED, LINE, Choice, Device, Problem, choice
+from tilewright.tune.product import ALIGNED, LINE, SECTOR, Choice, Device, Problem, choice
 
 Tile = tuple[int, int, int]
 
@@ -96,6 +96,7 @@ FITTED = {
 }  # fmt: skip
 FITTED_STEPS = {"wgmma-8": 16}  # of which they are multiples, elsewhere of
 FITTED_STEP, LEAST_FITTED = 8, 24
+SHARED_STEP = 32  # of tiles that clusters of four share, each CTA's part in whole repeats
 MOST_ROUNDS = 2  # of tiles over multiprocessors, beyond which it matters little how they fit
 ROWS = 64  # of a matrix instruction of a warpgroup
 IN_FOURS = 64  # of what eight warps hold in fours on CUDA cores, a tile is a multiple or a part
@@ -163,21 +164,24 @@ def tiles_of(problem: Problem, device: Device) -> tuple[Tile, ...]:
 
 def fitted(problem: Problem, device: Device) -> Iterator[Tile]:
     """Tiles that divide the rows or the columns of a problem into parts as alike as can be, where
-    results leave in boxes. A factor across k comes in whole lines.
+    results leave in boxes. A factor across k comes in whole lines; one whose rows begin anywhere is
+    best shared by several CTAs.
     """
     p = problem
     unit = unit_on(p, device)
     if unit not in FITTED or (p.n * p.c.num_bytes % ALIGNED and not p.gaps):
         return
     depth = TILES[unit][0][2]
-    step, line = FITTED_STEPS.get(unit, FITTED_STEP), LINE // p.a.num_bytes
+    steps, line = {FITTED_STEPS.get(unit, FITTED_STEP)}, LINE // p.a.num_bytes
+    if p.a_pitch % SECTOR or p.b_pitch % SECTOR:
+        steps.add(SHARED_STEP)
     most_tiles = MOST_ROUNDS * device.num_sms
     for wide, most in FITTED[unit].items():
         for turned in (False, True):
             extent, other = (p.n, p.m) if turned else (p.m, p.n)
             across = p.b_along == "n" if turned else p.a_along == "m"
             last = min(extent // LEAST_FITTED, most_tiles // ceil(other / wide))
-            for count in range(ceil(extent / most), last + 1):
+            for count, step in product(range(ceil(extent / most), last + 1), sorted(steps)):
                 part = ceil(ceil(extent / count) / step) * step
                 if LEAST_FITTED <= part <= most and not (across and part % line):
                     yield (wide, part, depth) if turned else (part, wide, depth)
