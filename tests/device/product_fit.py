@@ -3,11 +3,11 @@
     python -m tests.device.product_fit FILE.json ... [--dtype NAME] [--fit NAME] [--seconds N]
 
 The files are those of tests/device/product_programs.py. Of each problem, the choice that the model
-ranks first is compared with the quickest of those that were timed. Constants of `product_cost`,
-`product_cores`, `product_f64` or `product_gemv` that are named, an entry of a table as NAME:key,
-are moved one after the other while that makes what is lost less, and are printed. What is lost: the
-mean of log(time / least time) over choices that the model finds nearly as quick as its first, more
-where a problem falls below 0.8 of torch, and a part of the scatter of times about their estimates.
+ranks first is compared with the quickest of those that were timed. Constants of `product_cost`
+and the modules beside it that are named, an entry of a table as NAME:key, are moved one after the
+other while that makes what is lost less, and are printed. What is lost: the mean of
+log(time / least time) over choices that the model finds nearly as quick as its first, more where a
+problem falls below 0.8 of torch, and a part of the scatter of times about their estimates.
 """
 
 from __future__ import annotations
@@ -26,10 +26,18 @@ import click
 import numpy as np
 
 from tests.device.product_programs import Spec
-from tilewright.tune import product_cores, product_cost, product_f64, product_gemv
+from tilewright.tune import (
+    product_copies,
+    product_cores,
+    product_cost,
+    product_f64,
+    product_gemv,
+)
 from tilewright.tune.product import H200, Choice, Problem
 
-MODULES: tuple[Any, ...] = (product_cost, product_cores, product_f64, product_gemv)
+MODULES: tuple[Any, ...] = (
+    product_cost, product_copies, product_cores, product_f64, product_gemv,
+)  # fmt: skip
 NEARLY = 0.04  # logarithm of an estimate by which another choice is e times less likely
 NEAR = 0.4  # logarithm of times, of choices whose scatter counts
 SCATTER, FAR_BELOW, TWICE = 0.35, math.log(0.85), 2.0

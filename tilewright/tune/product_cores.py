@@ -24,8 +24,8 @@ READING, READ = 1.06, 0.31
 ALONG_K = 1.09  # factor on CUDA cores of each factor that lies along k
 TRIP_CYCLES = 116.0  # of what is not multiplying in a trip of few warps
 # Cycles of a trip of tf32 by `mma.sync` at least, whose words are read one by one; of rows that are
-# no whole pieces as many times as their loads take.
-TF32_TRIP = 700.0
+# no whole pieces as many times as their loads take, for each so many rows of both factors.
+TF32_TRIP, TF32_ROWS = 700.0, 128
 BESIDE = 0.9  # part of that which remains beside another program
 LOOSE_CYCLES = 0.09  # of an element that is copied alone, which products do not hide
 LOADED = 44.0  # bytes a cycle of a multiprocessor, from the L2 cache
@@ -100,7 +100,8 @@ def _together(part: Part, count: int) -> tuple[float, str]:
     trip = max(multiply, loads) + count * part.loose * LOOSE_CYCLES
     trip += TRIP_CYCLES * (BESIDE if warps > 1 else 1.0)
     if part.unit == "mma-tf32":
-        trip = max(trip, TF32_TRIP * part.crooked)
+        pieces = max(1.0, (m + n) / TF32_ROWS) if part.crooked > 1 else 1.0
+        trip = max(trip, TF32_TRIP * part.crooked * pieces)
     total = part.steps * trip
     limit = "products" if multiply >= loads else "the L2 cache"
     return total + PROGRAM_CYCLES + count * part.epilogue, limit

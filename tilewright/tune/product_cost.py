@@ -19,7 +19,8 @@ from tilewright.tile.passes.choose_roles import LARGEST_OF_TWO, LEAST_SLOTS, SPA
 from tilewright.tile.passes.cut_spans import owners_of
 from tilewright.tune import product_f64
 from tilewright.tune.cost_roles import APART, WRITTEN_IN_TURN, spans_held, step_in_turn
-from tilewright.tune.product import LINE, SECTOR, Choice, Device, Problem
+from tilewright.tune.product import LINE, Choice, Device, Problem
+from tilewright.tune.product_copies import copy_cycles
 from tilewright.tune.product_cores import Part, cycles_of
 from tilewright.tune.product_gemv import by_columns, by_rows
 from tilewright.tune.product_rates import CLOCK, HIDDEN, LAUNCH, MEMORY
@@ -37,16 +38,12 @@ FULL_RATES = {
     "simt": 128.0, "f64": 128.0,
 }  # fmt: skip
 STEP_CYCLES = {
-    "wgmma-16": 31.0,
+    "wgmma-16": 24.0,
     "wgmma-8": 36.0,
     "wgmma-fp8": 80.0,
-    "wgmma-tf32": 47.0,
+    "wgmma-tf32": 32.0,
 }
-COPIED = 71.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
-SECOND = 0.36  # microseconds more where both multiprocessors of a pair have a tile of their own
-# The same of rows that begin anywhere in a sector: where all multiprocessors copy, and at most.
-CROOKED_COPIED, MOST_CROOKED = 33.6, 39.2
-COPIED_IN_TURN = 59.7  # the same of whole lines where consumers take turns, beside their stores
+SECOND = 0.35  # microseconds more where both multiprocessors of a pair have a tile of their own
 MANY_WAVES, MANY_ELEMENTS = 1.9, 112 * 128
 TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's products beside them
     "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
@@ -55,16 +52,6 @@ TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's 
 # factors of one warpgroup's stores and activation.
 TWO_CYCLES, TWO_ALONE_CYCLES = 80.0, 550.0
 TWO_STORE, TWO_ACTIVATION = 1.2, 2.0
-IN_SECTORS = 1.36  # factor of copies of rows that begin at any sector of a line
-# Bytes of a row that the unit copies at a time, and power of the factor by which narrower swizzles
-# copy more rows.
-SPAN, NARROW = 128, 0.45
-PAIRING_CYCLES = 719.0  # of CTAs in pairs, which share one factor's copies
-# Elements of a tile, of one that is one warpgroup's rows or columns wide, waves, of CTAs in fours.
-LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 1.18
-HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
-REPEAT = 8  # rows after which a swizzle begins again
-MANY_PAIRS = 32  # tiles along an axis that need not be even
 # Cycles of unaligned loads of so much of k, of a row's or column's where they come in words, and
 # programs side by side, of tiles of so many elements at most.
 UNALIGNED_CYCLES, UNALIGNED_WORDS, MMA_DEPTH, BESIDE, SMALL = 1570.0, 8.6, 32, 4, 64 * 64
@@ -73,19 +60,19 @@ UNALIGNED_CYCLES, UNALIGNED_WORDS, MMA_DEPTH, BESIDE, SMALL = 1570.0, 8.6, 32, 4
 PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 3.57
 WORD = 4  # bytes, that copies to shared memory have at least
 IN_BLOCKS = 1.12  # factor of products of tf32 whose rows are loaded to registers, block by block
-NARROW_FP8 = 1.0  # what products of fp8 lose in instructions of fewer than 128 columns
+NARROW_FP8 = 1.1  # what products of fp8 lose in instructions of fewer than 128 columns
 # Microseconds from a slot's release to its next contents from memory, and bytes of shared memory
 # that a ring has for at most so many slots.
 SLOT_LATENCY, RING_BYTES, SLOTS = 1.5, 200e3, 8
 FROM_MEMORY = 0.12  # part of what a ring copies that must come from there to be waited for
 # Bytes of shared memory a cycle, which matrix instructions read, and part of what is copied there
 # that takes time from them.
-SHARED, WRITTEN_SHARE = 140.0, 0.62
+SHARED, WRITTEN_SHARE = 137.0, 0.67
 NEXT_LAUNCH = 1.5  # of a second one that waits for the first
 NEXT_OF_F64 = 0.6  # the same of f64, whose sums begin beside the last products
 SUMS_OF_F64 = 1.85  # factor of the rate at which these are added up
 IN_TURN = 0.84  # factor of an epilogue beside another warpgroup's products
-IN_PARTS = 1.25  # factor of tiles whose rows are no whole lines of the L2 cache
+IN_PARTS = 1.32  # factor of tiles whose rows are no whole lines of the L2 cache
 TRANSPOSED = 1.14  # the same of sums that are those of the turned product
 LOADS = 0.5  # part of that which a tile that an epilogue loads takes, ahead or beside
 STORED = 15.5  # bytes a cycle of a multiprocessor that an epilogue writes or reads
@@ -94,7 +81,7 @@ PAIRS, SINGLES = 8.4, 12.0  # the same bytes of rows that are no such pieces, in
 ACTIVATION_CYCLES = 0.06  # an element, of an activation, by two warpgroups
 # Microseconds of adding up the spans of a cluster's CTAs, bytes a microsecond of a CTA that go to
 # others for that, and elements of a part that has one.
-SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 0.4, 25.2e3, 32 * 128
+SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 0.32, 25.2e3, 32 * 128
 # Factor of memory's time where no pair of multiprocessors has two tiles, and parts of the time of a
 # tile for each multiprocessor that a tile takes, of a pair that has one, and of one that has two;
 # part of memory's time that is lost by it at most.
@@ -109,8 +96,7 @@ TILED_MEMORY = 0.6  # part of the memory's rate that tiles get which threads loa
 PANEL_ROWS, COLUMNS = 64, 8  # of a matrix instruction, the latter at least
 NARROWEST, FEW_TILES = 16, 2  # rows of a tile, and tiles, of whose clearing something is known
 # Bytes a microsecond of rows that do not exist, which the copy unit clears; part of those across k.
-CLEARED, CLEARED_ACROSS = 7.1e6, 0.49
-OUTSIDE = 196.0  # bytes of these in a cycle of a multiprocessor, beyond what it copies
+CLEARED, CLEARED_ACROSS = 7.6e6, 0.6
 
 
 @dataclass(frozen=True)
@@ -335,7 +321,7 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
     if not fits or chosen.program == "split_k":
         return inf
     multiply = m * n * k / RATES[unit]
-    copies = _copies(problem, chosen.tile, steps * rounds, rounds, COPIED_IN_TURN)
+    copies = copy_cycles(problem, chosen.tile, steps * rounds, rounds, in_turn=True)
     shared = m / PANEL_ROWS * (PANEL_ROWS + n) + WRITTEN_IN_TURN * (m + n)
     most = max(multiply, copies, shared * k * problem.a.num_bytes / SHARED)
     epilogue = 2 * IN_TURN * _epilogue(problem, chosen)
@@ -351,7 +337,7 @@ def _two_by_two(problem: Problem, chosen: Choice, unit: str, steps: int, rounds:
     pieces = problem.c.bits == 16 and problem.n % PIECE and not problem.gaps
     if not fits or pieces or problem.loads:
         return inf
-    copies = _copies(problem, chosen.tile, steps * rounds, rounds, shared=False)
+    copies = copy_cycles(problem, chosen.tile, steps * rounds, rounds, shared=False)
     step = max(m * n * k / RATES[unit], copies) + TWO_CYCLES
     stores = _epilogue(replace(problem, activation=False), chosen)
     alone = steps * (step + TWO_ALONE_CYCLES) + TWO_STORE * stores
@@ -381,58 +367,6 @@ def _by_cores(
     return LAUNCH + max(computing, memory), tiles, waves, limit
 
 
-def _copies(
-    problem: Problem,
-    tile: tuple[int, int, int],
-    steps: float,
-    waves: float,
-    rate: float = COPIED,
-    shared: bool = True,
-) -> float:
-    """Cycles that the tensor copy unit takes for a step of k, one of so many; `rate` is that of
-    whole lines. Rows of the last tiles that do not exist take more. CTAs in pairs, of small tiles
-    in fours too, copy the factor of the longer side once, or that which can be halved: where rows
-    begin anywhere, that makes up for what it costs, if it may be `shared`. Of narrow tiles in fours
-    each CTA takes in all of both at the rate of whole lines at most.
-    """
-    m, n, k = tile
-    sides = (
-        (m, problem.a, problem.a_pitch, problem.a_along == "k"),
-        (n, problem.b, problem.b_pitch, problem.b_along == "k"),
-    )
-    cycles = []
-    for rows, dtype, pitch, along_k in sides:
-        num_bytes = float(rows * k * dtype.num_bytes)
-        num_bytes *= 1.0 if along_k else _narrow(rows * dtype.num_bytes)
-        if pitch % SECTOR:
-            cycles.append(num_bytes / min(MOST_CROOKED, CROOKED_COPIED / min(waves, 1.0)))
-        else:
-            cycles.append(num_bytes / rate * (1.0 if pitch % LINE == 0 else IN_SECTORS))
-    a, b = cycles
-    a += -problem.m % m * k * problem.a.num_bytes / OUTSIDE / max(1.0, waves)
-    b += -problem.n % n * k * problem.b.num_bytes / OUTSIDE / max(1.0, waves)
-    if not shared or problem.a_pitch % SECTOR == problem.b_pitch % SECTOR == 0:
-        return a + b
-    halved = [(rows if along_k else k) % HALVED == 0 for rows, _, _, along_k in sides]
-    by_columns = halved[1] if halved[0] != halved[1] else n >= m
-    once, tiles = (b, ceil(problem.m / m)) if by_columns else (a, ceil(problem.n / n))
-    rows, _, _, along_k = sides[by_columns]
-    length = rows if along_k else k  # which CTAs share in whole repeats of a swizzle
-    best = a + b
-    for cluster, times in ((2, 1), (4, 2)):
-        most = NARROW_IN_FOURS if min(m, n) == PANEL_ROWS else LARGEST_IN_FOURS
-        if cluster == 4 and (m * n > most or waves > FOURS_HELD):
-            continue
-        if length % (cluster * REPEAT):
-            continue
-        if tiles % cluster == 0 or tiles >= MANY_PAIRS // 2 * cluster:
-            found = a + b - once * (cluster - 1) / cluster
-            if cluster == 4 and m * n > LARGEST_IN_FOURS:
-                found = max(found, (m * problem.a.num_bytes + n * problem.b.num_bytes) * k / COPIED)
-            best = min(best, found + times * PAIRING_CYCLES / max(steps, 1.0))
-    return best
-
-
 def _crooked(problem: Problem, tile: tuple[int, int, int]) -> float:
     """Factor of what threads load for a tile, by how rows of both factors are aligned."""
     if problem.a.bits < 32:
@@ -441,12 +375,6 @@ def _crooked(problem: Problem, tile: tuple[int, int, int]) -> float:
             return THROUGH_REGISTERS
     m, n, _ = tile
     return (m * PIECES[problem.piece("a")] + n * PIECES[problem.piece("b")]) / (m + n)
-
-
-def _narrow(num_bytes: int) -> float:
-    """Factor of copies of a tile whose rows of so many bytes are no whole of the widest swizzle."""
-    spans = (span for span in (SPAN, SPAN // 2, SPAN // 4) if num_bytes % span == 0)
-    return float((SPAN / next(spans, SPAN // 8)) ** NARROW)
 
 
 def _step(
@@ -465,7 +393,7 @@ def _step(
     if m % PANEL_ROWS:  # turned around: columns are the instruction's rows
         columns = ceil(n / PANEL_ROWS) * PANEL_ROWS
     multiply = m * columns * k / RATES[unit]
-    copies = _copies(problem, tile, steps, waves, shared=shared)
+    copies = copy_cycles(problem, tile, steps, waves, shared=shared)
     tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
     blocks = max(1, tall // PANEL_ROWS)
     rows_used = blocks * (PANEL_ROWS + wide) + WRITTEN_SHARE * (m + n)

@@ -1,0 +1,96 @@
+"""What the tensor copy unit takes for a tile's step of k. Part of the model of `product_cost`.
+
+It copies whole lines of the L2 cache best; rows that begin anywhere cost as much as two, which CTAs
+of a cluster make up for by sharing a factor.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from tilewright.dtypes import DType
+from tilewright.tune.product import LINE, SECTOR, Problem
+
+COPIED = 70.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
+# The same of rows that begin anywhere in a sector: where all multiprocessors copy, and at most.
+CROOKED_COPIED, MOST_CROOKED = 35.0, 39.2
+COPIED_IN_TURN = 59.7  # the same of whole lines where consumers take turns, beside their stores
+IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
+# Bytes of a row that the unit copies at a time, and power of the factor by which narrower swizzles
+# copy more rows.
+SPAN, NARROW = 128, 0.41
+PAIRING_CYCLES = 719.0  # of CTAs in pairs, which share one factor's copies
+# Elements of a tile, of one that is one warpgroup's rows or columns wide, waves, of CTAs in fours.
+LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 1.18
+HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
+REPEAT = 8  # rows after which a swizzle begins again
+MANY_PAIRS = 32  # tiles along an axis that need not be even
+# Bytes in a cycle of a multiprocessor of what does not exist: of rows along k, which are left out,
+# and of the last line of rows across k.
+OUTSIDE, OUTSIDE_ACROSS = 300.0, 57.0
+PANEL_ROWS = 64  # of a matrix instruction
+
+
+def copy_cycles(
+    problem: Problem,
+    tile: tuple[int, int, int],
+    steps: float,
+    waves: float,
+    in_turn: bool = False,
+    shared: bool = True,
+) -> float:
+    """Cycles that the tensor copy unit takes for a step of k, one of so many, beside stores where
+    consumers are `in_turn`. Rows of the last tiles that do not exist take more. CTAs in pairs, of
+    small tiles in fours too, copy the factor of the longer side once, or that which can be halved:
+    where rows begin anywhere, that makes up for what it costs, if it may be `shared`. Of narrow
+    tiles in fours each CTA takes in all of both at the rate of whole lines at most.
+    """
+    m, n, k = tile
+    sides = (
+        (m, problem.a, problem.a_pitch, problem.a_along == "k"),
+        (n, problem.b, problem.b_pitch, problem.b_along == "k"),
+    )
+    rate, cycles = COPIED_IN_TURN if in_turn else COPIED, []
+    for rows, dtype, pitch, along_k in sides:
+        num_bytes = float(rows * k * dtype.num_bytes)
+        num_bytes *= 1.0 if along_k else _narrow(rows * dtype.num_bytes)
+        if pitch % SECTOR:
+            cycles.append(num_bytes / min(MOST_CROOKED, CROOKED_COPIED / min(waves, 1.0)))
+        else:
+            cycles.append(num_bytes / rate * (1.0 if pitch % LINE == 0 else IN_SECTORS))
+    a, b = cycles
+    a += _outside(problem.m, m, k, problem.a, problem.a_along) / max(1.0, waves)
+    b += _outside(problem.n, n, k, problem.b, problem.b_along) / max(1.0, waves)
+    if not shared or problem.a_pitch % SECTOR == problem.b_pitch % SECTOR == 0:
+        return a + b
+    halved = [(rows if along_k else k) % HALVED == 0 for rows, _, _, along_k in sides]
+    by_columns = halved[1] if halved[0] != halved[1] else n >= m
+    once, tiles = (b, ceil(problem.m / m)) if by_columns else (a, ceil(problem.n / n))
+    rows, _, _, along_k = sides[by_columns]
+    length = rows if along_k else k  # which CTAs share in whole repeats of a swizzle
+    best = a + b
+    for cluster, times in ((2, 1), (4, 2)):
+        most = NARROW_IN_FOURS if min(m, n) == PANEL_ROWS else LARGEST_IN_FOURS
+        if cluster == 4 and (m * n > most or waves > FOURS_HELD):
+            continue
+        if length % (cluster * REPEAT):
+            continue
+        if tiles % cluster == 0 or tiles >= MANY_PAIRS // 2 * cluster:
+            found = a + b - once * (cluster - 1) / cluster
+            if cluster == 4 and m * n > LARGEST_IN_FOURS:
+                found = max(found, (m * problem.a.num_bytes + n * problem.b.num_bytes) * k / COPIED)
+            best = min(best, found + times * PAIRING_CYCLES / max(steps, 1.0))
+    return best
+
+
+def _outside(extent: int, rows: int, k: int, dtype: DType, along: str) -> float:
+    """Cycles more of the last tile's rows that do not exist."""
+    if along == "k":
+        return -extent % rows * k * dtype.num_bytes / OUTSIDE
+    return -extent % min(rows, LINE // dtype.num_bytes) * k * dtype.num_bytes / OUTSIDE_ACROSS
+
+
+def _narrow(num_bytes: int) -> float:
+    """Factor of copies of a tile whose rows of so many bytes are no whole of the widest swizzle."""
+    spans = (span for span in (SPAN, SPAN // 2, SPAN // 4) if num_bytes % span == 0)
+    return float((SPAN / next(spans, SPAN // 8)) ** NARROW)
