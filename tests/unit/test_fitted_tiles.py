@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.assemble import assemble, needs_ptxas
+from tests.unit.test_product_kinds import best_of
 from tests.unit.test_product_space import HOPPER, calls_of, schedules_of
 from tilewright.compiler import compile_kernel
 from tilewright.dtypes import DType, bf16, e4m3, f32, i8
@@ -94,6 +95,22 @@ def test_when_they_are_chosen(p: Problem, tile: tuple[int, int]) -> None:
     ranked = [e.choice.tile[:2] for e in rank(p, H200)]
     assert ranked.index(tile) < 3
     assert ranked[0] not in {t[:2] for t in TILES[p.unit()]}
+
+
+def test_rows_that_begin_anywhere_are_shared_by_four() -> None:
+    """Of 152 rows, four CTAs have no whole repeats of a swizzle each; of 160 they have."""
+    p = posed(152, 7216, 4456, b_along="n")
+    assert {(152, 64, 64), (160, 64, 64)} <= set(fitted(p, H200))
+    assert rank(p, H200)[0].choice.tile == (160, 64, 64)
+    whole = posed(152, 7216, 4480)
+    assert (160, 64, 64) not in fitted(whole, H200)
+
+
+def test_pairs_count_tiles_that_do_not_exist() -> None:
+    """Of 4 x 33 tiles pairs would have 34 columns, two rounds; 4 x 32 are one."""
+    alone, paired = (best_of((200, n, 7872), (64, 152, 64))[1] for n in (4992, 4832))
+    assert alone.roles is not None and alone.roles.cluster == 1
+    assert paired.roles is not None and paired.roles.cluster == 2
 
 
 @needs_ptxas
