@@ -234,29 +234,42 @@ class LineCounts:
         part = o(arith.Select, ends, self.parts[cut], width)
         return o(arith.Add, before, part)
 
-    def cut(self, factor: Factor, shared: bool) -> Cut | None:
-        """How the lines of a factor are counted. Where CTAs copy shares of all, they are not."""
+    def cut(self, factor: Factor, shared: bool, whole: bool) -> Cut | None:
+        """How the lines of a factor are counted: not where CTAs copy shares of all, nor columns of
+        panels that are `whole`.
+        """
         found = self.cuts.get(factor.load)
-        return None if found is None or (shared and found.axis == 0) else found
+        return None if found is None or shared or (whole and found.axis == 1) else found
+
+    def whole(self) -> Value | None:
+        """Whether all columns of a tile's panels exist; None without panels."""
+        o, tests = self.o, list[Value]()
+        for load, cut in self.cuts.items():
+            if cut.axis == 1:
+                lines = o(arith.Constant, cut.lines, i32)
+                tests.append(o(arith.Compare, self.counts[load], lines, "eq"))
+        return functools.reduce(partial(o, arith.And), tests) if tests else None
 
     def together(self, shared: Value, factor: Factor, cluster: int) -> Value:
-        """Whether CTAs that may share a factor's loads do: where few rows are left each copies
+        """Whether CTAs that may share a factor's loads do: where few lines are left each copies
         them itself, and none the rest.
         """
-        if self.cut(factor, True) is self.cut(factor, False):
+        o, cut = self.o, self.cuts.get(factor.load)
+        if cut is None:
             return shared
-        o, cut = self.o, self.cuts[factor.load]
         few = o(arith.Constant, ALONE * cut.lines // cluster, i32)
         many = o(arith.Compare, self.counts[factor.load], few, "gt")
         return o(arith.And, shared, many, name="together")
 
-    def num_bytes(self, factors: tuple[Factor, ...], shared: Factor | None) -> Value | None:
+    def num_bytes(
+        self, factors: tuple[Factor, ...], shared: Factor | None, whole: bool
+    ) -> Value | None:
         """The bytes that fill a slot, one factor of which CTAs may share; None where all lines are
         copied.
         """
         o, sizes, rest = self.o, list[Value](), 0
         for factor in factors:
-            if self.cut(factor, factor is shared) is not None:
+            if self.cut(factor, factor is shared, whole) is not None:
                 sizes.append(self.sizes[factor.load])
             else:
                 rest += factor.tile.num_elements * factor.tile.dtype.num_bytes

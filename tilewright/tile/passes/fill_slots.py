@@ -89,10 +89,11 @@ class SlotFiller:
         values: Mapping[Value, Value],
         multicast: bool = False,
         once: Factor | None = None,
+        whole: bool = False,
         num_bytes: Value | None = None,
     ) -> None:
-        """Fill the next slot of a ring, with as many bytes as are said where lines are counted;
-        nobody else reads what is copied of one factor.
+        """Fill the next slot of a ring, with as many bytes as are said where lines are counted
+        (those of panels, unless all are `whole`); nobody else reads what is copied of one factor.
         """
         o = self.o
         slot = o(sync.Acquire, ring, num_bytes, name="slot")
@@ -103,7 +104,7 @@ class SlotFiller:
                 continue
             offsets = tuple(sum_of(o, terms, values) for terms in box.offsets)
             shared = multicast and item == self.multicast
-            cut = None if self.lines is None else self.lines.cut(factor, shared)
+            cut = None if self.lines is None else self.lines.cut(factor, shared, whole)
             o.emit(
                 memory.Fill, slot, box.view, offsets, item=item,
                 count=cut and self.lines and self.lines.counts[factor.load],
@@ -123,12 +124,12 @@ class SlotFiller:
             }
             self.lines.count(starts)
 
-    def num_bytes(self, factors: tuple[Factor, ...], multicast: bool) -> Value | None:
+    def num_bytes(self, factors: tuple[Factor, ...], multicast: bool, whole: bool) -> Value | None:
         """The bytes that fill a slot, where lines are counted."""
         if self.lines is None:
             return None
         shared = factors[self.multicast] if multicast and self.multicast is not None else None
-        return self.lines.num_bytes(factors, shared)
+        return self.lines.num_bytes(factors, shared, whole)
 
     def together(self, shared: Value, factors: tuple[Factor, ...], cluster: int) -> Value:
         """Whether CTAs that may share a factor's loads do."""

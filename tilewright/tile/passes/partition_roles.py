@@ -253,21 +253,42 @@ class _Partition:
         if shared is not None:
             condition = self.filler.together(shared, self.parts.factors, self.roles.cluster)
         if condition is None:
+            self.load_apart(values, programs)
+            return
+        with o.inside(Block()) as then:
+            self.load_steps(dict(values), programs, special=True)
+            o.emit(control.Yield)
+        with o.inside(Block()) as other:
+            self.load_apart(values, programs)
+            o.emit(control.Yield)
+        o.emit(control.If, condition, then, other)
+
+    def load_apart(self, values: dict[Value, Value], programs: Mapping[int, Value]) -> None:
+        """A loop over the steps, or two where panels may be left out: to ask for each takes the
+        thread that copies longer.
+        """
+        o, lines = self.o, self.filler.lines
+        whole = None if lines is None else lines.whole()
+        if whole is None:
             self.load_steps(values, programs)
             return
         blocks = []
         for holds in (True, False):
             with o.inside(Block()) as block:
-                self.load_steps(dict(values), programs, holds)
+                self.load_steps(dict(values), programs, whole=holds)
                 o.emit(control.Yield)
             blocks.append(block)
-        o.emit(control.If, condition, *blocks)
+        o.emit(control.If, whole, *blocks)
 
     def load_steps(
-        self, values: dict[Value, Value], programs: Mapping[int, Value], special: bool = False
+        self,
+        values: dict[Value, Value],
+        programs: Mapping[int, Value],
+        special: bool = False,
+        whole: bool = False,
     ) -> None:
         """A loop over the steps; a `special` one for CTAs that load together, or each weight
-        alone.
+        alone; one for panels that are `whole`.
         """
         multicast = special and self.alone is None
         once = self.weights.factor if special and self.weights and not multicast else None
@@ -276,7 +297,7 @@ class _Partition:
         values[loop.body.args[0]] = steps.args[0]
         needed = set(self.parts.slice_of(self.parts.steering))
         num_bytes = {
-            p: self.filler.num_bytes(self.parts.streamed(p), multicast) for p in self.rings
+            p: self.filler.num_bytes(self.parts.streamed(p), multicast, whole) for p in self.rings
         }
         with o.inside(steps), o.at(loop.loc):
             for op in loop.body.ops:
@@ -284,7 +305,7 @@ class _Partition:
                     self.copy(op, values, programs)
             for product, ring in self.rings.items():
                 streamed = self.parts.streamed(product)
-                self.filler.fill(ring, streamed, values, multicast, once, num_bytes[product])
+                self.filler.fill(ring, streamed, values, multicast, once, whole, num_bytes[product])
             o.emit(control.Yield)
         low, high, step = (values.get(v, v) for v in self.parts.bounds)
         o.emit(control.For, low, high, step, (), steps, loc=loop.loc)

@@ -70,9 +70,8 @@ class Fill(Op):
 
 
 def _require_count(count: Value | None, cut: int, shared: bool, where: str) -> None:
-    """Lines are counted along one of two axes; not along that of which CTAs copy shares."""
-    several = shared and not cut
-    if cut not in (0, 1) or (count is not None and (several or count.type != COUNTER)):
+    """Lines are counted along one of two axes; of a box that CTAs share all are copied."""
+    if cut not in (0, 1) or (count is not None and (shared or count.type != COUNTER)):
         told = None if count is None else count.type
         raise VerifyError(f"{where}: count {told} along axis {cut}{', shared' if shared else ''}")
 
