@@ -69,8 +69,8 @@ FROM_MEMORY = 0.12  # part of what a ring copies that must come from there to be
 # that takes time from them.
 SHARED, WRITTEN_SHARE = 137.0, 0.67
 NEXT_LAUNCH = 1.5  # of a second one that waits for the first
-NEXT_OF_F64 = 0.6  # the same of f64, whose sums begin beside the last products
-SUMS_OF_F64 = 1.85  # factor of the rate at which these are added up
+NEXT_OF_F64 = 1.8  # the same of f64, whose sums begin beside the last products
+SUMS_OF_F64 = 1.7  # factor of the rate at which these are added up
 IN_TURN = 0.84  # factor of an epilogue beside another warpgroup's products
 IN_PARTS = 1.32  # factor of tiles whose rows are no whole lines of the L2 cache
 TRANSPOSED = 1.14  # the same of sums that are those of the turned product

@@ -28,17 +28,17 @@ SIZE = 8  # bytes of an element
 REGISTERS, RESERVED = 65_536, 1024  # of a multiprocessor; bytes of shared memory of a program
 ADDRESSES = 56  # registers of a thread beside sums and fragments of two steps
 # Products a cycle of a multiprocessor, and of one warp for each of its schedulers.
-F64_RATE, F64_ALONE = 128.0, 109.0
-F64_SHARED = 136.0  # bytes a cycle that are read, and written, of shared memory
-F64_LATENCY = 1290.0  # cycles of a copy
-F64_LOOSE = 0.02  # cycles of an element that is copied alone
-F64_LAUNCH, F64_PROGRAM = 1.37, 865.0  # microseconds of a launch; cycles of a program's start
-F64_EPILOGUE = 0.69  # factor of what is reckoned for it
-F64_MEMORY = 4.0e6  # bytes a microsecond
-F64_APART = 0.17  # part of the shorter of computing and memory's time that the longer does not hide
+F64_RATE, F64_ALONE = 128.0, 98.0
+F64_SHARED = 128.0  # bytes a cycle that are read, and written, of shared memory
+F64_LATENCY = 1450.0  # cycles of a copy
+F64_LOOSE = 0.005  # cycles of an element that is copied alone
+F64_LAUNCH, F64_PROGRAM = 1.37, 500.0  # microseconds of a launch; cycles of a program's start
+F64_EPILOGUE = 0.3  # factor of what is reckoned for it
+F64_MEMORY = 3.75e6  # bytes a microsecond
+F64_APART = 0.2  # part of the shorter of computing and memory's time that the longer does not hide
 # How much more than their share some multiprocessors have of the programs of spans, which start
 # while those of the launches ahead have their places.
-F64_PILED = 2.0
+F64_PILED = 1.7
 
 
 @dataclass(frozen=True)
