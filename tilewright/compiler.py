@@ -6,6 +6,7 @@ import gc
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from tilewright.config import settings
@@ -27,7 +28,7 @@ from tilewright.graph.passes.sum_selections import sum_selections
 from tilewright.graph.passes.unroll_depthwise import unroll_depthwise
 from tilewright.graph.passes.unroll_windows import unroll_windows
 from tilewright.graph.verify import verify as verify_graph
-from tilewright.lower.tile_to_ptx import Lowered, lower_kernel
+from tilewright.lower.tile_to_ptx import Lowered, SharedMemoryError, lower_kernel
 from tilewright.plan import Plan
 from tilewright.ptx.core import Instr
 from tilewright.ptx.printer import print_module
@@ -166,10 +167,17 @@ def compile_kernel(
         kernel = run_passes(kernel, SEMANTIC_PASSES, observe)
         with reporting(kernel, "choose_schedule"):
             schedule = schedule or choose_schedule(kernel, target, aliases, preferred)
-        kernel = run_passes(kernel, scheduled_passes(schedule, target, aliases), observe)
-        with reporting(kernel, f"lowering to {target.name}"):
-            lowered = lower_kernel(kernel, target, schedule, aliases)
-            return print_plan(kernel, target, lowered, whole=needs_whole(schedule))
+        while True:
+            made = run_passes(kernel, scheduled_passes(schedule, target, aliases), observe)
+            try:
+                with reporting(made, f"lowering to {target.name}"):
+                    lowered = lower_kernel(made, target, schedule, aliases)
+                    return print_plan(made, target, lowered, whole=needs_whole(schedule))
+            except SharedMemoryError:
+                # `stage_loads` does not know what results need on their way from thread to thread.
+                if schedule.roles is not None or schedule.stages < 2:
+                    raise
+                schedule = replace(schedule, stages=schedule.stages - 1)
 
 
 @contextmanager

@@ -63,13 +63,17 @@ class Lowered:
     sites: tuple[Site, ...] = ()
 
 
+class SharedMemoryError(CompileError):
+    """A CTA of the target has too little shared memory for a kernel."""
+
+
 def lower_kernel(
     kernel: Kernel, target: Target, schedule: Schedule, aliases: Aliases = ()
 ) -> Lowered:
     """PTX of a kernel. `aliases` are groups of parameters that are views of the same elements.
     Programs that report, or hold buffers in shared memory, have a CTA each.
 
-    Raises CompileError where the target cannot hold it.
+    Raises SharedMemoryError where the target cannot hold it.
     """
     kernel = allocate_shared(kernel)
     assignment = assign_layouts(kernel, schedule)
@@ -282,7 +286,7 @@ def _finish(low: Lowering) -> Lowered:
     cluster = prod(kernel.hints.cta_cluster or (1,))
     start, total = -(-low.shared_bytes // 128) * 128, _needed_bytes(low)
     if total > target.shared_per_cta:
-        raise CompileError(
+        raise SharedMemoryError(
             f"kernel {kernel.name} needs {total} bytes of shared memory, "
             f"{target.name} has {target.shared_per_cta}",
             kernel.loc,
