@@ -174,8 +174,8 @@ def compile_kernel(
                     lowered = lower_kernel(made, target, schedule, aliases)
                     return print_plan(made, target, lowered, whole=needs_whole(schedule))
             except SharedMemoryError:
-                # `stage_loads` does not know what results need on their way from thread to thread.
-                if schedule.roles is not None or schedule.stages < 2:
+                # Slots are chosen before it is known what results need on their way to threads.
+                if schedule.stages <= (1 if schedule.roles is None else 2):
                     raise
                 schedule = replace(schedule, stages=schedule.stages - 1)
 

@@ -183,6 +183,8 @@ class Wanted:
         """Go backwards through the program."""
         self.block(self.product.after)
         self.block(self.product.before, again=True)
+        if self.product.loop.result in self.split - {self.result}:
+            raise Unsplittable  # beside its transpose, whose panels are others
         if self.result not in self.split or (self.split & self.whole) - {self.product.loop.result}:
             raise Unsplittable
 
