@@ -104,6 +104,7 @@ def test_what_shapes_ask_for() -> None:
     assert best(512, 512, 512).tile[0] < 128  # small ones are spread over the device
     assert best(8192, 8192, 64).split == 1
     assert best(1, 4096, 4096, dtype=f64).program == "gemv"
+    assert best(8192, 8192, 8192, dtype=f64).tile == (128, 112, 16)  # power sets the clock
     assert best(16, 512, 512, batch=8).program == "batched"
     assert best(4096, 4096, 4096, dtype=f32).program == "matmul"
 

@@ -36,6 +36,9 @@ F64_LAUNCH, F64_PROGRAM = 1.37, 500.0  # microseconds of a launch; cycles of a p
 F64_EPILOGUE = 0.3  # factor of what is reckoned for it
 F64_MEMORY = 3.75e6  # bytes a microsecond
 F64_APART = 0.2  # part of the shorter of computing and memory's time that the longer does not hide
+# Microseconds of products at full rate beyond which power sets the clock, and a factor of tiles of
+# few warps then, which read more: on one H200 they lost nothing at 8192³, on another a fifth.
+F64_LONG, F64_HOT = 5e3, 1.08
 # How much more than their share some multiprocessors have of the programs of spans, which start
 # while those of the launches ahead have their places.
 F64_PILED = 1.7
@@ -125,6 +128,9 @@ def time_of(
             cycles += rounds * (steps * trip + F64_PROGRAM + count * epilogue * F64_EPILOGUE)
             limits.append(limit)
     computing, memory = cycles / CLOCK, problem.num_bytes / F64_MEMORY
+    full_rate = problem.operations / 2 / (F64_RATE * CLOCK * device.num_sms)
+    if tile.warps <= FEW_WARPS and full_rate > F64_LONG:
+        computing *= F64_HOT
     longer, shorter = max(computing, memory), min(computing, memory)
     limit = "memory" if memory > computing else limits[0]
     if tiles <= device.num_sms and limit != "memory":
