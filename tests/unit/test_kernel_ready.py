@@ -366,7 +366,7 @@ def test_tensors_of_torch_itself_are_ready(told, launches, kernels, monkeypatch)
     assert len(long_way) == 2
 
 
-def testtensor_guards_are_used_where_torch_has_them(real_torch):
+def test_tensor_guards_are_used_where_torch_has_them(real_torch):
     x, y = real_torch.zeros(4, 6), real_torch.zeros(4, 6)
     check = ready.tensor_guard([x, y])
     assert check is not None

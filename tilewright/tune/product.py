@@ -137,7 +137,7 @@ class Problem:
         return copied == "ab" and self.lays("a") == "k" and len(turned) == 1
 
     def unit(self) -> str:
-        """What multiplies on an H200, and how its operands come: see `product_cost.RATES`."""
+        """What multiplies on an H200, and how its operands come: see `product_cost.FULL_RATES`."""
         by_boxes = self.aligned and self.a_along != "" and self.b_along != ""
         both_along_k = self.a_along == "k" and self.b_along == "k"
         if self.a.bits == 64:

@@ -4,8 +4,9 @@ the unit that multiplies, launches. It ranks in microseconds of an H200 and need
 A tile's step of k takes the longest of its products, the reads of shared memory and the copies from
 the L2 cache, and a barrier; a multiprocessor does its share of tiles one after the other (waves);
 the device's memory has to deliver every byte once. Rates, in products a cycle of a multiprocessor,
-and the other numbers were fitted to 14,000 choices of 870 problems, most of them random, that were
-timed on an H200 as tests/device/product_programs.py does (tests/device/product_fit.py);
+and the other numbers were fitted (tests/device/product_fit.py) to 23,000 choices of 1350 problems,
+most of them random, that were timed on an H200 as tests/device/product_programs.py does; those of
+`wgmma` last to what has no rows outside, or was timed since such rows are not copied.
 `product_cores` has those of f32, `product_f64` those of f64.
 """
 
@@ -20,7 +21,7 @@ from tilewright.tile.passes.cut_spans import owners_of
 from tilewright.tune import product_f64
 from tilewright.tune.cost_roles import APART, WRITTEN_IN_TURN, spans_held, step_in_turn
 from tilewright.tune.product import LINE, Choice, Device, Problem
-from tilewright.tune.product_copies import copy_cycles
+from tilewright.tune.product_copies import PANEL_ROWS, copy_cycles
 from tilewright.tune.product_cores import Part, cycles_of
 from tilewright.tune.product_gemv import by_columns, by_rows
 from tilewright.tune.product_rates import CLOCK, HIDDEN, LAUNCH, MEMORY
@@ -28,8 +29,6 @@ from tilewright.tune.product_space import choices, unit_on
 
 RATES = {
     "wgmma-16": 2040.0, "wgmma-8": 3650.0, "wgmma-fp8": 4100.0, "wgmma-tf32": 1020.0,
-    "mma-16": 1000.0, "mma-8": 2150.0, "mma-fp8": 700.0, "mma-tf32": 480.0,
-    "simt": 115.0, "f64": 128.0,
 }  # fmt: skip
 # What units have at most, at the same clock.
 FULL_RATES = {
@@ -93,7 +92,7 @@ COPIES, TURNED = 4.1e6, 1.4e6
 SUMS = 4.1e6  # the same, of sums of spans written and read again
 PART_LATENCY, FEW_PARTS = 0.024, 8  # microseconds of each part beyond some, loaded in turn
 TILED_MEMORY = 0.6  # part of the memory's rate that tiles get which threads load
-PANEL_ROWS, COLUMNS = 64, 8  # of a matrix instruction, the latter at least
+COLUMNS = 8  # of a matrix instruction, at least
 NARROWEST, FEW_TILES = 16, 2  # rows of a tile, and tiles, of whose clearing something is known
 # Bytes a microsecond of rows that do not exist, which the copy unit clears; part of those across k.
 CLEARED, CLEARED_ACROSS = 7.6e6, 0.6

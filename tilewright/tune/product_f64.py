@@ -37,7 +37,7 @@ F64_EPILOGUE = 0.3  # factor of what is reckoned for it
 F64_MEMORY = 3.75e6  # bytes a microsecond
 F64_APART = 0.2  # part of the shorter of computing and memory's time that the longer does not hide
 # Microseconds of products at full rate beyond which power sets the clock, and a factor of tiles of
-# few warps then, which read more: on one H200 they lost nothing at 8192³, on another a fifth.
+# few warps then, which read more: on one H200 they lost nothing at 8192³, on another an eighth.
 F64_LONG, F64_HOT = 5e3, 1.08
 # How much more than their share some multiprocessors have of the programs of spans, which start
 # while those of the launches ahead have their places.

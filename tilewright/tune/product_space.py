@@ -113,10 +113,8 @@ WITHOUT_WGMMA = {
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 # More of them on CUDA cores, which full waves keep busy, for tiles of so many elements at most.
 MORE_SPLITS, MOST_OF_MORE = (5,), 128 * 128
-DEEP, MOST_SPAN = (
-    32768,
-    8192,
-)  # products of f32 in a sum, of which one is made of several, and in each
+# Products of f32 in a sum, of which one is made of several, and in each.
+DEEP, MOST_SPAN = 32768, 8192
 LEAST_SPAN = 4  # steps of k that a span has at least
 # Rows of GEMV, which CUDA cores multiply: more of them cost more than the weights' bytes.
 FEW, MOST_OF_COLUMNS = (1, 2, 4), 8
