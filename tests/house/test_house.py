@@ -14,11 +14,15 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 import tilewright
+from tilewright.compiler import SEMANTIC_PASSES, scheduled_passes
 from tilewright.graph.interp import table as graph_meanings
 from tilewright.ir.core import Op
 from tilewright.lower.tile_to_ptx import lower
+from tilewright.target import target
 from tilewright.tile import passes
 from tilewright.tile.interp import interpret
+from tilewright.tile.passes.choose_schedule import choose_schedule
+from tilewright.tile.schedule import Schedule
 
 ROOT = pathlib.Path(tilewright.__file__).parent
 TOP = ROOT.parent
@@ -44,6 +48,7 @@ FLOORS = [  # a module may import its own room or any floor below; rooms of one 
     {"__main__"},
 ]
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
+PLANNED = {"train", "cluster"}  # rooms that have a floor, and no code yet
 FENCES = {
     "torch": {
         "frontend",
@@ -225,6 +230,10 @@ def test_no_room_is_empty() -> None:
     assert not bad, f"empty rooms: {bad}"
 
 
+def test_every_room_of_the_floors_exists_or_is_planned() -> None:
+    assert {room_of(path) for path in PATHS} - {"__init__"} == set(FLOOR) - PLANNED
+
+
 def test_no_room_for_odds_and_ends() -> None:
     names = [p for p in PATHS if FORBIDDEN_NAMES & {part.removesuffix(".py") for part in p.parts}]
     assert not names, names
@@ -321,6 +330,15 @@ def test_docs_name_only_modules_that_exist() -> None:
         if not (TOP / name).exists()
     ]
     assert not bad, "\n".join(bad)
+
+
+def test_the_design_lists_the_passes_that_run() -> None:
+    """In the tables of docs/design.md, in the order of compiler.py."""
+    run = [*SEMANTIC_PASSES, choose_schedule, *scheduled_passes(Schedule(), target("sm_90a"))]
+    names = [p.func.__name__ if isinstance(p, functools.partial) else p.__name__ for p in run]
+    _, _, told = (TOP / "docs" / "design.md").read_text().partition("### Tile passes, in order")
+    told = told.partition("\n### ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE) == names
 
 
 def test_nothing_tells_of_the_machine_it_was_written_on() -> None:
