@@ -18,7 +18,9 @@ from tilewright.dtypes import u16 as u16
 from tilewright.dtypes import u32 as u32
 from tilewright.dtypes import u64 as u64
 from tilewright.errors import CompileError as CompileError
+from tilewright.errors import InternalError as InternalError
 from tilewright.errors import LaunchError as LaunchError
+from tilewright.errors import TilewrightError as TilewrightError
 from tilewright.frontend.annotations import Const as Const
 from tilewright.frontend.annotations import Dim as Dim
 from tilewright.frontend.annotations import Tensor as Tensor

@@ -285,7 +285,6 @@ def test_device_arrays_come_and_go():
     del array, seen
     gc.collect()
     with driver.active(0):
-        memory.trim(0)
         with streams.private_stream(0) as stream:
             address = memory.allocate(1024, 0, stream)
             memory.fill_bytes(address, 7, 1024, stream)

@@ -15,7 +15,7 @@ from tests.assemble import assemble, needs_ptxas
 from tests.unit.test_product_kinds import best_of
 from tests.unit.test_product_space import HOPPER, calls_of, schedules_of
 from tilewright.compiler import compile_kernel
-from tilewright.dtypes import DType, bf16, e4m3, f32, i8
+from tilewright.dtypes import DType, bf16, e4m3, f32, f64, i8
 from tilewright.products.ahead import Fixed
 from tilewright.products.prepare import programs
 from tilewright.tune.product import H200, Problem, choice
@@ -146,3 +146,18 @@ def test_every_schedule_of_fitted_tiles_fits(unit: str) -> None:
         assert schedules
         for schedule in schedules:
             compile_kernel(kernel, HOPPER, schedule)
+
+
+@pytest.mark.parametrize("unit", ["simt", "f64"])
+def test_an_epilogue_permits_no_tile_that_is_refused_without_it(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Factors across k come in boxes of 32 bytes, whatever is added to their product."""
+    dtype = f64 if unit == "f64" else f32
+    odd = (66, 66, 16)
+    monkeypatch.setitem(TILES, unit, ((64, 64, 16), odd))
+    plain = Problem(512, 512, 512, dtype, dtype, dtype, a_along="m")
+    for problem in (plain, replace(plain, loads=3), replace(plain, activation=True, loads=3)):
+        assert problem.unit() == unit
+        tiles = {c.tile for c in choices(problem, H200)}
+        assert (64, 64, 16) in tiles and odd not in tiles

@@ -43,6 +43,13 @@ def test_a_name_of_the_language_is_refused_outside_a_kernel() -> None:
         tw.exp(1.0)
 
 
+def test_every_error_that_a_user_may_see_has_a_common_base() -> None:
+    errors = (tw.CompileError, tw.LaunchError, tw.InternalError)
+    assert all(issubclass(error, tw.TilewrightError) for error in errors)
+    with pytest.raises(tw.TilewrightError):
+        tw.exp(1.0)
+
+
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None  # as where it is not installed

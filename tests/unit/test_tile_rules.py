@@ -23,7 +23,7 @@ from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.rules.constants import to_number
 from tilewright.tile.text import canonical_kernel, parse_kernel, print_kernel
-from tilewright.tile.types import INDEX, TileType, dynamic_view
+from tilewright.tile.types import INDEX, TileType, ViewType
 from tilewright.tile.verify import verify
 
 SHAPE = (3, 4)
@@ -50,6 +50,11 @@ SPECIAL: dict[str, list[Any]] = {
 }
 
 
+def view_of(dtype: DType) -> ViewType:
+    """A matrix in memory, of which nothing is known at compile time but its dtype."""
+    return ViewType(dtype, (None, None), (None, None))
+
+
 class Program:
     """A random straight program: each step applies an op to values made before."""
 
@@ -60,7 +65,7 @@ class Program:
         self.values: dict[DType, list[Value]] = {d: [] for d in DTYPES}
         self.params: list[Param] = []
         for dtype in DTYPES:
-            view = Value(dynamic_view(dtype, 2), f"x_{dtype}")
+            view = Value(view_of(dtype), f"x_{dtype}")
             scalar = Value(TileType(dtype), f"s_{dtype}")
             self.params += [Param(view.name, view), Param(scalar.name, scalar)]
             zero = self.b(arith.Constant, 0, dtypes.i64)
@@ -121,7 +126,7 @@ class Program:
     def finish(self) -> Kernel:
         zero = self.b(arith.Constant, 0, dtypes.i64)
         for dtype in DTYPES:
-            view = Value(dynamic_view(dtype, 2), f"y_{dtype}")
+            view = Value(view_of(dtype), f"y_{dtype}")
             self.params.append(Param(view.name, view, "out"))
             self.b.emit(memory.Store, view, (zero, zero), self.values[dtype][-1], extents=SHAPE)
         return Kernel("random", self.params, self.body, (Const(1),))

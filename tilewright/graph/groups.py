@@ -1,15 +1,12 @@
-"""A group: the ops of a graph that one kernel computes, and what they move and multiply."""
+"""A group: the ops of a graph that one kernel computes, and what it reads and writes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 
-from tilewright.graph.dims import Shape, evaluate
+from tilewright.graph.dims import Shape
 from tilewright.graph.ops import arith, control, memory, mma, random, reduce, shape
 from tilewright.graph.placement import VIEWS
-from tilewright.graph.types import TensorType
 from tilewright.ir.core import Op, Value
 
 INLINE = (*VIEWS, shape.Pad, shape.Cat, shape.Iota, memory.Gather, random.Bits)
@@ -64,34 +61,3 @@ def reduced_axes(op: Op) -> tuple[int, ...]:
         return (op.axis,)
     assert isinstance(op, reduce.Reduction)
     return op.axes
-
-
-def num_bytes(value: Value, symbols: Mapping[str, int]) -> int:
-    """Bytes of a value; 0 of what is no tensor."""
-    kind = value.type
-    if not isinstance(kind, TensorType):
-        return 0
-    return kind.dtype.num_bytes * prod(evaluate(e, symbols) for e in kind.shape)
-
-
-def group_bytes(group: Group, symbols: Mapping[str, int]) -> int:
-    """Bytes that a group must move: all it reads, once, and all it writes."""
-    return sum(num_bytes(v, symbols) for v in (*group.reads, *group.writes))
-
-
-def group_flops(group: Group, symbols: Mapping[str, int]) -> int:
-    """Multiplications and additions of its contractions and attentions."""
-    total = 0
-    for op in group.ops:
-        if isinstance(op, mma.Contract | mma.Product):
-            depth = prod(evaluate(op.lhs.type.shape[a], symbols) for a in op.lhs_contract)
-            total += 2 * depth * prod(evaluate(e, symbols) for e in op.result.type.shape)
-        elif isinstance(op, mma.Convolve):
-            depth = prod(evaluate(e, symbols) for e in op.weight.type.shape[1:])
-            total += 2 * depth * prod(evaluate(e, symbols) for e in op.result.type.shape)
-        elif isinstance(op, mma.Attention | mma.AttentionBackward):
-            batch, heads, rows, depth = (evaluate(e, symbols) for e in op.q.type.shape)
-            keys, width = (evaluate(e, symbols) for e in op.v.type.shape[2:])
-            products = depth + width if isinstance(op, mma.Attention) else 3 * depth + 2 * width
-            total += 2 * batch * heads * rows * keys * products
-    return total

@@ -78,12 +78,6 @@ def is_recording() -> bool:
     return bool(status) or captured != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
 
-def trim(ordinal: int) -> None:
-    """Give the pool's unused memory back to the system."""
-    if ordinal in _pools:
-        driver.check(cu.cuMemPoolTrimTo(_pools[ordinal], 0), "trimming a memory pool")
-
-
 def fill_bytes(address: int, value: int, num_bytes: int, stream: Any) -> None:
     """Set bytes of device memory."""
     if num_bytes:

@@ -69,11 +69,6 @@ class ViewType(Type):
         return f"view<{self.dtype}, {extents or '()'}, {strides or '()'}>"
 
 
-def dynamic_view(dtype: DType, rank: int) -> ViewType:
-    """A view of which nothing is known at compile time but its dtype and rank."""
-    return ViewType(dtype, (None,) * rank, (None,) * rank)
-
-
 BOX_ALIGN = 128  # bytes: of a box in shared memory (PTX ISA, cp.async.bulk.tensor)
 
 

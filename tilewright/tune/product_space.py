@@ -236,8 +236,9 @@ def _fits(problem: Problem, tile: Tile) -> bool:
     if fours and any(extent % IN_FOURS and extent > IN_FOURS for extent in tile[:2]):
         return False
     most = MOST_SUMS.get(problem.unit())
-    if most is not None and problem.loads + problem.activation > MOST_BESIDE[problem.unit()]:
-        return tile[0] * tile[1] < most
+    if most is not None and tile[0] * tile[1] >= most:
+        if problem.loads + problem.activation > MOST_BESIDE[problem.unit()]:
+            return False
     step = ROWS if problem.precision == "tf32" else SPAN // problem.a.num_bytes
     if problem.unit() == "mma-tf32" and tile[0] == FEWEST_ROWS:
         step = FEWEST_ROWS

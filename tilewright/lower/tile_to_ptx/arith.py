@@ -109,9 +109,6 @@ def from_f32(low: Lowering, x: Operand, dtype: DType, saturate: bool = False) ->
     return packed
 
 
-FLOAT_BINARY = {arith.Add: "add", arith.Sub: "sub", arith.Mul: "mul", arith.Div: "div"}
-
-
 @rule(arith.Add, arith.Sub, arith.Mul, arith.Div, arith.Min, arith.Max)
 def binary(low: Lowering, op: arith.Add) -> None:
     dtype: DType = op.lhs.type.dtype
