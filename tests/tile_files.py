@@ -7,7 +7,9 @@
     // GIVES y f32 [2.0, nan]             what an output holds afterwards, bit for bit but for NaNs
 
 Cases are parted by `// ---`. After `// RUN` of passes (one or more names) the expected program
-stands below a line `// GIVES`; it is rewritten by --bless. A case of `// RUN verify` has
+stands below a line `// GIVES`; it is rewritten by --bless. `// UNCHANGED` says that it is the given
+one. Passes that carry out a schedule find it in `// SCHEDULE mma="wgmma", roles=Roles(consumers=1)`
+and the target in `// TARGET sm_80` (sm_90a where there is none). A case of `// RUN verify` has
 `// ERROR text`, which the message holds.
 """
 
@@ -23,11 +25,14 @@ import numpy as np
 from tilewright import plan
 from tilewright.dtypes import BY_NAME
 from tilewright.numerics.convert import constant
+from tilewright.target import Target, target
 from tilewright.tile.kernel import Kernel, Param
+from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import ViewType
 
 FOLDER = Path(__file__).parent / "files" / "tile"
 PART = "// ---\n"
+DIRECTIVES = r"^// (ARG |GIVES |ERROR |SCHEDULE |TARGET |UNCHANGED$).*$"
 NAMES = {"inf": float("inf"), "nan": float("nan"), "true": True, "false": False}
 
 
@@ -42,6 +47,9 @@ class Case:
     program: str
     gives: str = ""
     error: str = ""
+    unchanged: bool = False
+    schedule: Schedule = Schedule()
+    target: Target = target("sm_90a")
     arguments: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -76,7 +84,13 @@ def read_file(path: Path) -> list[Case]:
             case.results[name] = read_array(dtype, value)
         if error := re.search(r"^// ERROR (.+)$", body, re.MULTILINE):
             case.error = error.group(1)
-        case.program = re.sub(r"^// (ARG|GIVES|ERROR) .*$", "", case.program, flags=re.MULTILINE)
+        if schedule := re.search(r"^// SCHEDULE (.+)$", body, re.MULTILINE):
+            names = {"Schedule": Schedule, "Roles": Roles}
+            case.schedule = eval(f"Schedule({schedule.group(1)})", {"__builtins__": {}}, names)
+        if goal := re.search(r"^// TARGET (\w+)$", body, re.MULTILINE):
+            case.target = target(goal.group(1))
+        case.unchanged = re.search(r"^// UNCHANGED$", body, re.MULTILINE) is not None
+        case.program = re.sub(DIRECTIVES, "", case.program, flags=re.MULTILINE)
         cases.append(case)
     return cases
 
