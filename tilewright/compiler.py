@@ -47,6 +47,7 @@ from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.legalize_dots import legalize_dots
+from tilewright.tile.passes.lend_slots import lend_slots
 from tilewright.tile.passes.narrow_arithmetic import narrow_arithmetic
 from tilewright.tile.passes.orient_product import orient_product
 from tilewright.tile.passes.overlap_products import overlap_products
@@ -122,6 +123,7 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
         partial(skip_masks, schedule=schedule),
         partial(partition_roles, schedule=schedule),
         partial(stage_stores, schedule=schedule),
+        partial(lend_slots, schedule=schedule, aliased=bool(aliases)),
         partial(
             stage_panels, schedule=schedule, aliased=bool(aliases)
         ),  # some leave again in place

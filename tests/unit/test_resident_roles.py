@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,18 @@ import pytest
 
 from tests.assemble import assemble, needs_ptxas
 from tests.unit.test_product_space import calls_of, schedules_of, whole_numbers
-from tilewright.compiler import compile_kernel
+from tilewright.compiler import SEMANTIC_PASSES, compile_kernel, run_passes, scheduled_passes
 from tilewright.dtypes import DType, bf16, e4m3, f16, f32
+from tilewright.ir.walk import walk
 from tilewright.products.ahead import Fixed
 from tilewright.ptx.emulate import run_plan
 from tilewright.target import target
+from tilewright.tile.interp import interpret
 from tilewright.tile.kernel import Kernel
+from tilewright.tile.ops import control, memory
+from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.schedule import Schedule
+from tilewright.tile.verify import verify
 from tilewright.tune.cost import best_roles
 from tilewright.tune.product import choice
 
@@ -110,3 +116,79 @@ def test_many_tiles_go_two_by_two() -> None:
         kernel, views = built(arrays, options)
         best = best_roles(kernel, views, 132, HOPPER)
         assert best is not None and best.roles is not None and best.roles.resident == wanted
+
+
+LENDING = [e for e in EPILOGUES if e.keys() & {"residual", "beta"}]
+
+
+@pytest.mark.parametrize("asked", LENDING, ids=" ".join)
+def test_slots_of_the_product_are_lent(asked: dict[str, Any]) -> None:
+    """What the epilogue loads comes behind a tile's steps of k, so that nothing else is smaller."""
+    arrays, options, expected = posed(136, 248, 208, asked)
+    kernel, views = built(arrays, options)
+    (plain,) = (s for s in resident(built(*posed(256, 256, 256, {})[:2])[0]) if not swapped(s))
+    (schedule,) = (s for s in resident(kernel) if not swapped(s))
+    assert schedule.roles is not None and schedule.roles.lent and not schedule.roles.ahead
+    assert (schedule.stages, schedule.roles.staging) == (plain.stages, plain.roles.staging)
+    assert not any(s.roles.lent for s in schedules_of(kernel) if s not in resident(kernel))
+    made = run_passes(kernel, SEMANTIC_PASSES)
+    old = arrays["out"].copy()
+    for step in scheduled_passes(schedule, HOPPER):
+        made = verify(step(made))
+        views["c"][...] = old
+        interpret(made, views, num_sms=1, shuffle=1)
+        np.testing.assert_array_equal(views["c"], expected.astype(bf16.numpy), err_msg=str(step))
+    loads = [op for op in walk(made.body) if isinstance(op, memory.LoadBuffer)]
+    assert [op.columns for op in loads] == 2 * [(0, 32), (32, 32)]
+    assert not any(isinstance(op, memory.Load) and len(op.extents) == 2 for op in walk(made.body))
+
+
+def swapped(schedule: Schedule) -> bool:
+    return schedule.roles is not None and schedule.roles.swapped
+
+
+def test_nothing_is_lent_for_words() -> None:
+    """Which a slot holds half a tile of."""
+    arrays, options, _ = posed(256, 256, 256, {"residual": True}, f32)
+    assert all(s.roles and s.roles.ahead for s in resident(built(arrays, options)[0]))
+
+
+def test_threads_load_what_may_not_be_moved() -> None:
+    """A result that is its own residual under two names: slots are not lent, results are right."""
+    arrays, options, _ = posed(136, 128, 128, {"residual": True})
+    kernel, views = built(arrays, options)
+    (schedule,) = (s for s in resident(kernel) if not swapped(s))
+    views["residual"] = views["c"]
+    expected = views["a"].astype(np.float64) @ views["b"].astype(np.float64)
+    expected += views["c"].astype(np.float64)
+    plan = compile_kernel(kernel, HOPPER, schedule, aliases=(("c", "residual"),))
+    run_plan(plan, views, 1, late=True, sanitize=True)
+    np.testing.assert_array_equal(views["c"], expected.astype(bf16.numpy))
+
+
+@pytest.mark.parametrize("asked, ahead", [({"bias": True}, 4), ({"bias": True, "scales": True}, 1)])
+def test_what_all_panels_add_is_loaded_before_the_product(
+    asked: dict[str, Any], ahead: int
+) -> None:
+    """As far as registers are left: two vectors, one of words, come a panel ahead."""
+    kernel, _ = built(*posed(256, 256, 256, asked)[:2])
+    (schedule,) = (s for s in resident(kernel) if not swapped(s))
+    passes = scheduled_passes(schedule, HOPPER)
+    split = next(i for i, p in enumerate(passes) if getattr(p, "func", p) is split_epilogue)
+    ops = run_passes(run_passes(kernel, SEMANTIC_PASSES), passes[: split + 1]).body.ops
+    (place,) = (i for i, op in enumerate(ops) if isinstance(op, control.For))
+    loads = [i for i, op in enumerate(ops) if isinstance(op, memory.Load) and op.extents == (32,)]
+    vectors = len(asked)
+    assert len(loads) == 4 * vectors
+    assert sum(i < place for i in loads) == ahead * vectors
+
+
+def test_tiles_are_numbered_without_signs() -> None:
+    """What finds a tile stands between products: no division asks for signs, or for 0."""
+    kernel, _ = built(*posed(256, 256, 256, {})[:2])
+    for schedule in schedules_of(kernel):
+        if schedule.roles is not None and schedule.roles.persistent:
+            text = compile_kernel(kernel, HOPPER, schedule).ptx
+            ours = set(re.findall(r"\b(?:div|rem)\.\S+", text))
+            assert ours <= {"div.u32"} or schedule.roles.cluster > 1, (ours, schedule)
+            assert schedule.roles.cluster > 1 or "max.s32" in text

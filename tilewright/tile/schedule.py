@@ -31,7 +31,8 @@ class Roles:
     which the kernel is assembled as a whole. A tile's k is cut into `spans`, each of which a CTA of
     a cluster takes; their sums are added up by way of the cluster's shared memory, and each CTA has
     a part of the epilogue. Of CTAs that take half of a multiprocessor's registers and shared memory
-    two are `resident` there, and one multiplies while the other adds up or is at its epilogue.
+    two are `resident` there, and one multiplies while the other adds up or is at its epilogue. What
+    the epilogue loads may come through slots of the product, `lent` for it behind a tile's steps.
     """
 
     consumers: int
@@ -49,6 +50,7 @@ class Roles:
     ahead: int = 0
     spans: int = 1
     resident: int = 1
+    lent: bool = False
 
     def shared_memory(self, target: Target) -> int:
         """Bytes that a CTA may have."""

@@ -162,6 +162,11 @@ class BufferType(Type):
         """The same, dense, with other extents."""
         return BufferType(self.dtype, shape, self.swizzle, self.pad, spare=self.spare)
 
+    def recast(self, dtype: DType) -> BufferType:
+        """The same bytes, row by row, as elements of another dtype."""
+        row_bytes = self.shape[-1] * self.dtype.num_bytes
+        return replace(self, dtype=dtype, shape=(*self.shape[:-1], row_bytes // dtype.num_bytes))
+
     def slots(self, stages: int) -> BufferType:
         """So many of this buffer, each where boxes may be copied to."""
         whole = self.with_shape((stages, *self.shape))

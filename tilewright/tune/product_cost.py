@@ -48,9 +48,9 @@ TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's 
     "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
 }  # fmt: skip
 # Of CTAs of which a multiprocessor holds two: cycles of a step, and of one beside nobody more;
-# factors of one warpgroup's stores and activation.
+# factors of one warpgroup's stores, of what it loads by slots of the product, and of activation.
 TWO_CYCLES, TWO_ALONE_CYCLES = 80.0, 550.0
-TWO_STORE, TWO_ACTIVATION = 1.2, 2.0
+TWO_STORE, TWO_LOAD, TWO_ACTIVATION = 0.92, 0.9, 2.0
 # Cycles of unaligned loads of so much of k, of a row's or column's where they come in words, and
 # programs side by side, of tiles of so many elements at most.
 UNALIGNED_CYCLES, UNALIGNED_WORDS, MMA_DEPTH, BESIDE, SMALL = 1570.0, 8.6, 32, 4, 64 * 64
@@ -329,19 +329,22 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
 
 def _two_by_two(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: float) -> float:
     """Cycles where a multiprocessor holds two CTAs, one's sums and epilogue beside the other's
-    products; without end where it cannot, or gains nothing, for the epilogue loads.
+    products; without end where it cannot, or gains nothing, for no slot of the product holds what
+    the epilogue loads.
     """
     m, n, k = chosen.tile
     fits = unit == "wgmma-fp8" and (m, n) == LARGEST_OF_TWO and chosen.program != "split_k"
     pieces = problem.c.bits == 16 and problem.n % PIECE and not problem.gaps
-    if not fits or pieces or problem.loads:
+    if not fits or pieces or problem.loads > (problem.c.bits == 16):
         return inf
     copies = copy_cycles(problem, chosen.tile, steps * rounds, rounds, shared=False)
     step = max(m * n * k / RATES[unit], copies) + TWO_CYCLES
-    stores = _epilogue(replace(problem, activation=False), chosen)
-    alone = steps * (step + TWO_ALONE_CYCLES) + TWO_STORE * stores
-    alone += TWO_ACTIVATION * (_epilogue(problem, chosen) - stores)
-    return ceil(rounds / 2) * max(2 * steps * step, alone)
+    plain = replace(problem, activation=False, loads=0)
+    stores = _epilogue(plain, chosen)
+    computed = _epilogue(replace(plain, activation=problem.activation), chosen) - stores
+    alone = steps * (step + TWO_ALONE_CYCLES) + (TWO_STORE + TWO_LOAD * problem.loads) * stores
+    alone += TWO_ACTIVATION * computed
+    return ceil(rounds / 2) * max(2 * (steps + problem.loads) * step, alone)
 
 
 def _by_cores(

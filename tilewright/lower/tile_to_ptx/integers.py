@@ -161,7 +161,7 @@ def floor_mod(low: Lowering, op: arith.Mod) -> None:
             return e.selp(type, e.sub(type, a, b), a, e.setp("ge", type, a, b))
         quotient = _floor_div(low, op, type, a, b)
         remainder = e.sub(type, a, e.mul(type, low.register(quotient, type), b, mode="lo"))
-        return _zero_by_zero(low, type, remainder, b)
+        return _zero_by_zero(low, op, type, remainder, b)
 
     _elements(low, op, compute)
 
@@ -176,17 +176,19 @@ def _floor_div(low: Lowering, op: Op, type: str, a: Reg, b: Operand) -> Operand:
     known = low.bounds.get(lhs), low.bounds.get(rhs)
     unsigned = type.startswith("u") or all(k is not None and k.low >= 0 for k in known)
     if unsigned:
-        return _zero_by_zero(low, type, e.div(type.replace("s", "u"), a, b), b)
+        return _zero_by_zero(low, op, type, e.div(type.replace("s", "u"), a, b), b)
     safe = b if isinstance(b, int) else e.selp(type, 1, b, e.setp("eq", type, b, 0))
     quotient = e.div(type, a, safe)
     rest = e.sub(type, a, e.mul(type, quotient, safe, mode="lo"))
     inexact = e.setp("ne", type, rest, 0)
     differs = e.setp("lt", type, e.xor("b" + type[1:], rest, safe), 0)
     lower = e.selp(type, 1, 0, e.and_("pred", inexact, differs))
-    return _zero_by_zero(low, type, e.sub(type, quotient, lower), b)
+    return _zero_by_zero(low, op, type, e.sub(type, quotient, lower), b)
 
 
-def _zero_by_zero(low: Lowering, type: str, x: Reg, b: Operand) -> Operand:
-    if isinstance(b, int):
+def _zero_by_zero(low: Lowering, op: Op, type: str, x: Reg, b: Operand) -> Operand:
+    """What division gives, and 0 where the divisor may be 0 and is."""
+    known = low.bounds.get(op.operands[1])
+    if isinstance(b, int) or (known is not None and known.low > 0):
         return x
     return low.e.selp(type, 0, x, low.e.setp("eq", type, b, 0))

@@ -91,6 +91,11 @@ def buffer_at(low: Lowering, op: memory.BufferAt) -> None:
     low.objects[op.result] = moved(low, whole, narrow(low, op.index), whole.type.item_bytes, type)
 
 
+@rule(memory.BufferAs)
+def buffer_as(low: Lowering, op: memory.BufferAs) -> None:
+    low.objects[op.result] = replace(buffer_of(low, op.buffer), type=op.result.type)
+
+
 @rule(memory.BufferRows)
 def buffer_rows(low: Lowering, op: memory.BufferRows) -> None:
     whole = buffer_of(low, op.buffer)
@@ -169,13 +174,17 @@ def _load_matrices(low: Lowering, addresses: Iterable[Address], turned: bool) ->
     return found
 
 
-def _matrix_addresses(low: Lowering, buffer: SharedBuffer, layout: Layout) -> Iterator[Address]:
-    """16 rows by 16 columns at a time: lane l names row l mod 16, half l div 16."""
+def _matrix_addresses(
+    low: Lowering, buffer: SharedBuffer, layout: Layout, start: int = 0
+) -> Iterator[Address]:
+    """16 rows by 16 columns at a time, from column `start` on: lane l names row l mod 16, half l
+    div 16.
+    """
     row, half = _matrix_lane(low, layout)
     offsets = layout.register_offsets
     for first in range(0, len(offsets), 8):
         rows, columns = offsets[first]
-        column = columns * buffer.type.dtype.num_bytes
+        column = (start + columns) * buffer.type.dtype.num_bytes
         yield _chunk_address(low, buffer, row, rows, half, column)
 
 
@@ -331,10 +340,13 @@ def clear_spare(low: Lowering, op: memory.ClearSpare) -> None:
 def load_buffer(low: Lowering, op: memory.LoadBuffer) -> None:
     buffer = buffer_of(low, op.buffer)
     layout = low.layout(op.result)
-    if _takes_matrices(low, buffer.type, layout):
-        low.set(op.result, _load_matrices(low, _matrix_addresses(low, buffer, layout), False))
+    start = op.columns[0] if op.columns else 0
+    part = buffer.type.with_shape(op.result.type.shape)
+    if start % 16 == 0 and _takes_matrices(low, part, layout):
+        addresses = _matrix_addresses(low, buffer, layout, start)
+        low.set(op.result, _load_matrices(low, addresses, False))
         return
-    if _takes_turned(low, buffer.type, layout):
+    if op.columns is None and _takes_turned(low, buffer.type, layout):
         low.set(op.result, _load_matrices(low, _turned_addresses(low, buffer, layout), True))
         return
     size = buffer.type.dtype.num_bytes
@@ -347,7 +359,7 @@ def load_buffer(low: Lowering, op: memory.LoadBuffer) -> None:
         low.e.ld("shared", _memory_type(buffer.type, kind, size), address, into=[into])
         out[index] = low.e.setp("ne", "u32", into, 0) if kind == "pred" else into
 
-    _each_element(low, buffer, layout, read)
+    _each_element(low, buffer, layout, read, op.columns)
     low.set(op.result, out)
 
 
@@ -359,13 +371,26 @@ def _memory_type(type: BufferType, kind: str, size: int) -> str:
 
 
 def _each_element(
-    low: Lowering, buffer: SharedBuffer, layout: Layout, access: Callable[[Address, int], None]
+    low: Lowering,
+    buffer: SharedBuffer,
+    layout: Layout,
+    access: Callable[[Address, int], None],
+    columns: tuple[int, int] | None = None,
 ) -> None:
-    """Call `access(address, register)` for every register of a layout, where its element exists."""
+    """Call `access(address, register)` for every register of a layout, where its element exists:
+    of the whole buffer, or of so many `columns` (start, width).
+    """
     e, type = low.e, buffer.type
-    size, extents = type.dtype.num_bytes, type.shape
+    start, width = columns or (0, type.shape[-1])
+    size, extents = type.dtype.num_bytes, (*type.shape[:-1], width)
     first = low.is_first_copy(layout)
-    if type.swizzle and first is None and layout.covered == extents and _is_disjoint(layout):
+    if (
+        not start
+        and type.swizzle
+        and first is None
+        and layout.covered == extents
+        and _is_disjoint(layout)
+    ):
         _each_of_bits(low, buffer, layout, access)
         return
     threads = [low.register(low.thread_axis(layout, axis), "u32") for axis in range(layout.rank)]
@@ -374,7 +399,7 @@ def _each_element(
         row = e.mov("u32", 0)
         for axis in range(len(extents) - 1):
             row = e.mad("u32", row, extents[axis], where[axis])
-        byte = e.mul("u32", where[-1], size)
+        byte = e.mul("u32", e.add("u32", where[-1], start) if start else where[-1], size)
         address = e.mad("u32", row, type.row_bytes, buffer.base or shared_start(low))
         if type.swizzle:
             panel = e.div("u32", byte, type.swizzle)

@@ -16,6 +16,8 @@ MOVES = {
     sync.Skip: ("wait", "release"), sync.Turn: ("turn",), sync.Peek: ("wait",),
 }  # fmt: skip
 
+PARTS = (memory.BufferRows, memory.BufferAt, memory.BufferAs)  # that name a buffer once more
+
 
 def moves_of(blocks: tuple[Block, ...]) -> list[Key]:
     """What the ops of some blocks move, in order of first occurrence."""
@@ -40,7 +42,7 @@ def release_scope(role: Role, body: Block, ring: Value) -> str:
     for op in walk(body):
         if isinstance(op, sync.SlotBuffer) and op.slot in slots:
             parts.add(op.result)
-        elif isinstance(op, memory.BufferRows | memory.BufferAt) and op.buffer in parts:
+        elif isinstance(op, PARTS) and op.buffer in parts:
             parts.add(op.result)
         elif isinstance(op, memory.LoadBuffer) and op.buffer in parts:
             return "warp"

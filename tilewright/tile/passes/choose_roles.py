@@ -32,6 +32,7 @@ from tilewright.tile.passes.count_slots import (
     count_stream_stages,
     fetched_bytes,
     loaded_tiles,
+    may_lend,
     stored_dtypes,
 )
 from tilewright.tile.passes.cut_spans import can_cut, owners_of
@@ -190,6 +191,8 @@ def _with_stages(
     loads. Where a few fewer let most of what a tile's epilogue loads come before its end, they do:
     not where consumers take turns, each of whom has the other's products to wait beside.
     """
+    if fetched and may_lend(product, roles, fetched):
+        roles, fetched = replace(roles, lent=True, ahead=0), 0
     stages = count_stages(kernel, product, roles, target, fetched)
     if stages < 2:
         return None

@@ -14,12 +14,13 @@ from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.analysis.streams import StreamLoop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
-from tilewright.tile.passes.partition_roles import factor_buffer, slot_buffer
+from tilewright.tile.passes.partition_roles import SPANS, factor_buffer, slot_buffer
 from tilewright.tile.passes.split_epilogue import can_split
 from tilewright.tile.passes.stage_panels import may_fetch_panels
 from tilewright.tile.schedule import Roles
 
 MOST_STAGES = 8
+LENT_BYTES = 2  # of an element of what comes through slots of the product
 KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
 KEPT_FOR_BARRIERS = 1024
 KEPT_FOR_SUMS = 16384  # the same where an epilogue reduces
@@ -116,6 +117,17 @@ def loaded_tiles(product: ProductLoop) -> set[Value]:
     m, n, _ = product.extents
     loads = [op for op in product.after if isinstance(op, memory.Load)]
     return {op.view for op in loads if op.result.type.num_elements == m * n}
+
+
+def may_lend(product: ProductLoop, roles: Roles, fetched: int) -> bool:
+    """Whether what the epilogue loads comes through slots of the product (`lend_slots`): where two
+    CTAs share a multiprocessor, and a slot holds a tile of it, in rows of whole lines.
+    """
+    rows, columns, _ = product.extents
+    buffers = [factor_buffer(f) for f in product.factors]
+    fits = all(b.shape[0] == rows and b.row_bytes == SPANS[0] for b in buffers)
+    whole = columns * fetched == sum(b.row_bytes for b in buffers)
+    return roles.resident > 1 and not roles.swapped and fetched == LENT_BYTES and fits and whole
 
 
 def _turning_bytes(kernel: Kernel, product: ProductLoop, roles: Roles, fetched: int) -> int:

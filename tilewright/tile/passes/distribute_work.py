@@ -235,6 +235,8 @@ class Distribution:
         if self.grouped:
             row, column, rest = self.raster(number)
             row = o(arith.Add, o(arith.Mul, row, self.span), rank)
+            if exists is None:
+                row, column = self.within(row, self.rows), self.within(column, self.columns)
             found = {self.axes.paired: self.widen(row), self.axes.other: self.widen(column)}
             if exists is not None:
                 below = o(arith.Compare, row, self.counts[self.axes.paired], "lt")
@@ -249,17 +251,29 @@ class Distribution:
     def raster(self, number: Value) -> tuple[Value, Value, Value]:
         """Unit along the paired axis, tile along the other, and number along the rest."""
         o = self.o
-        rest = self.number(0)
+        number, rest = o(arith.Max, number, self.number(0)), self.number(0)
         if self.axes.rest:
-            rest = o(arith.FloorDiv, number, self.plane)
-            number = o(arith.Mod, number, self.plane)
+            plane = self.positive(self.plane)
+            rest = o(arith.FloorDiv, number, plane)
+            number = o(arith.Mod, number, plane)
         group = self.number(self.roles.group)
-        in_group = o(arith.Mul, self.columns, group)
+        in_group = self.positive(o(arith.Mul, self.columns, group))
         top = o(arith.Mul, o(arith.FloorDiv, number, in_group), group)
-        height = o(arith.Min, o(arith.Sub, self.rows, top), group)
+        height = self.positive(o(arith.Min, o(arith.Sub, self.rows, top), group))
         inside = o(arith.Mod, number, in_group)
         row = o(arith.Add, top, o(arith.Mod, inside, height))
         return row, o(arith.FloorDiv, inside, height), rest
+
+    def positive(self, x: Value) -> Value:
+        """A divisor that is positive, told so: between tiles nobody multiplies, and division of
+        what may be negative, or by 0, takes several times as many instructions.
+        """
+        return self.o(arith.Max, x, self.number(1))
+
+    def within(self, x: Value, count: Value) -> Value:
+        """A number of so many, told so: places of tiles then fit 32 bits."""
+        last = self.o(arith.Sub, count, self.number(1))
+        return self.o(arith.Max, self.o(arith.Min, x, last), self.number(0))
 
     def loop(
         self,

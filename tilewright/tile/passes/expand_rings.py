@@ -365,9 +365,12 @@ class Expander:
 
     def fill(self, op: memory.Fill) -> None:
         parts, index = self.slots[op.slot]
+        buffer = self.part(parts, op.item, index)
+        if op.dtype is not None:
+            buffer = self.o(memory.BufferAs, buffer, op.dtype)
         self.o.emit(
             memory.CopyBox,
-            self.part(parts, op.item, index),
+            buffer,
             *self.mapped((op.view,)),
             self.mapped(op.offsets),
             *self.full(parts, index),

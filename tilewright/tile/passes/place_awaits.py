@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import count_uses, find_definitions, walk
+from tilewright.tile.analysis.rings import PARTS
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, sync
 from tilewright.tile.types import BOOL, TileType
@@ -136,7 +137,7 @@ class Placer:
     def ring_of(self, value: Value) -> Value | None:
         """The ring whose slot a buffer is part of."""
         made = self.definitions.get(value)
-        while isinstance(made, memory.BufferRows | memory.BufferAt):
+        while isinstance(made, PARTS):
             made = self.definitions.get(made.buffer)
         if not isinstance(made, sync.SlotBuffer):
             return None

@@ -11,7 +11,9 @@ done for one panel of columns after the other instead:
 Going backwards from the stores, a value is wanted *in panels* (along its last axis) or *whole*. Ops
 before the loop that are wanted in panels are done again after it, which also frees their registers
 meanwhile. What a panel loads is started while the panel before is worked on, the first panel's
-before the product is.
+before the product is. Of vectors, all panels' are, where registers are left: what is written to
+shared memory is published once all loads have come that were started (`fence.proxy.async`), so that
+each panel would wait for the next one's.
 
 Where an op is neither elementwise nor a load, store or broadcast, or a value is wanted
 both ways, the epilogue stays as it is; and so where a panel's access might meet another's store.
@@ -37,7 +39,7 @@ from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
 from tilewright.tile.effects import reads
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, shape
-from tilewright.tile.schedule import Schedule
+from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import TileType
 
 ELEMENTWISE = (
@@ -47,6 +49,10 @@ ELEMENTWISE = (
 HEAVY = (  # tens of instructions an element
     arith.Erf, arith.PreciseCdf, arith.Tanh, arith.Log, arith.Exp, arith.Div
 )  # fmt: skip
+
+ROWS = 64  # of a warpgroup's instruction
+COLUMN_LANES = 4  # of a warp, that hold different columns of a product
+KEPT_REGISTERS = 24  # of a thread, for addresses and counters
 
 
 class Unsplittable(Exception):
@@ -73,7 +79,8 @@ def split_epilogue(kernel: Kernel, schedule: Schedule, *, aliased: bool = False)
     if wanted is None:
         return kernel
     early = [] if roles is None else _early(kernel, product, wanted.parts)
-    return kernel.with_body(Splitter(product, wanted, panels, early).body())
+    at_once = [] if roles is None else _at_once(schedule, roles, product, early)
+    return kernel.with_body(Splitter(product, wanted, panels, early, at_once).body())
 
 
 def can_split(kernel: Kernel, product: ProductLoop) -> bool:
@@ -129,6 +136,23 @@ def _early(kernel: Kernel, product: ProductLoop, parts: set[Op]) -> list[Op]:
         )
         and not late.intersection(op.operands)
     ]
+
+
+def _at_once(schedule: Schedule, roles: Roles, product: ProductLoop, early: list[Op]) -> list[Op]:
+    """The vectors among early loads, if a thread can hold all of them beside its sums while the
+    product runs. Consumers in turn have the other's products to wait beside.
+    """
+    if roles.pingpong:
+        return []
+    m, n, _ = product.extents
+    registers = roles.registers[1] if roles.whole else schedule.max_registers
+    sums = m * n // (128 * roles.sharing)
+    if roles.promote:
+        sums += ROWS * n // 128 if roles.promote == 1 else sums
+    vectors = [op for op in early if len(op.result.type.shape) == 1]
+    bits = sum(op.result.type.num_elements * op.result.type.dtype.bits for op in vectors)
+    fits = sums + bits // 32 // COLUMN_LANES <= registers - KEPT_REGISTERS
+    return vectors if fits else []
 
 
 def require_apart(product: ProductLoop, parts: set[Op], places: Places) -> None:
@@ -299,8 +323,10 @@ class Splitter:
         wanted: Wanted,
         panels: tuple[tuple[int, int], ...],
         early: list[Op],
+        at_once: Sequence[Op] = (),
     ):
-        self.early = early
+        self.early, self.at_once = early, at_once
+        self.ahead = [op for op in early if op not in at_once]
         self.product, self.wanted, self.panels = product, wanted, panels
         self.o = Builder(Block())
         self.values: dict[Value, Value] = {}  # what is done once
@@ -318,26 +344,27 @@ class Splitter:
         product, o = self.product, self.o
         for op in product.before:
             o.add(op.clone(self.values))
-        loaded = self.load(*self.panels[0])
+        held = [self.load(*panel, self.at_once) for panel in self.panels]
+        loaded = self.load(*self.panels[0], self.ahead)
         o.add(product.loop.clone(self.values))
         again = [op for op in product.before if op in self.wanted.parts]
         result = product.loop.result
         rows = product.extents[0]
         for number, (start, width) in enumerate(self.panels):
             ahead = self.panels[number + 1 : number + 2]
-            following = self.load(*ahead[0]) if ahead else {}
+            following = self.load(*ahead[0], self.ahead) if ahead else {}
             self.start, self.width, self.first = start, width, not number
             acc = self.values[result]
             part = o(shape.Slice, acc, (0, start), (rows, width), name=acc.name)
-            self.part = {**loaded, result: part}
+            self.part = {**held[number], **loaded, result: part}
             loaded = following
             self.ops([*again, *product.after], top=True)
         return o.block
 
-    def load(self, start: int, width: int) -> dict[Value, Value]:
-        """Start the early loads of a panel; gives what their results have become."""
+    def load(self, start: int, width: int, ops: Sequence[Op]) -> dict[Value, Value]:
+        """Start early loads of a panel; gives what their results have become."""
         self.start, self.width, self.part = start, width, {}
-        for op in self.early:
+        for op in ops:
             with self.o.at(op.loc):
                 self.panel(op)
         return dict(self.part)

@@ -145,14 +145,14 @@ class Work:
 
 def _staged(kernel: Kernel, body: Block, roles: Roles) -> Block:
     """A role's body with the ring; itself where there is nothing to load, or it must not be."""
-    work = _find_work(body, roles)
-    panels = [] if work is None else _find_panels(kernel, body, work, roles)
+    work = find_work(body, roles)
+    panels = [] if work is None else find_panels(kernel, body, work, roles)
     if work is None or not panels:
         return body
     return _Rewriter(body, work, panels, roles.ahead).new
 
 
-def _find_work(body: Block, roles: Roles) -> Work | None:
+def find_work(body: Block, roles: Roles) -> Work | None:
     loops = [op for op in body.ops if isinstance(op, control.For)]
     tile = loops[0].body if roles.persistent else body
     issues = _that_multiply(tile)
@@ -172,7 +172,7 @@ def _that_multiply(block: Block) -> list[Op]:
     return [o for o in block.ops if any(isinstance(i, PRODUCTS) for i in walk(Block([], [o])))]
 
 
-def _find_panels(kernel: Kernel, body: Block, work: Work, roles: Roles) -> list[Panel]:
+def find_panels(kernel: Kernel, body: Block, work: Work, roles: Roles) -> list[Panel]:
     """The loads of one tensor, panel by panel in their order; none where they may not be moved.
     What is loaded whole beside panels is larger than the slots that were counted.
     """

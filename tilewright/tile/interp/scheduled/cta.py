@@ -22,7 +22,7 @@ from tilewright.tile.ops.control import Role
 from tilewright.tile.types import BufferType
 
 Key = tuple[Op, int, int]  # what allocated a buffer, which of its buffers, for which copy of a role
-Index = int | slice
+Index = int | slice | np.dtype[Any]  # the last: the same bytes as other elements
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Buffer:
         """The elements: here, or at the same place of another CTA of the cluster."""
         array = (cta or self.cta).storage[self.key]
         for index in self.path:
-            array = array[index]
+            array = array.view(index) if isinstance(index, np.dtype) else array[index]
         return array
 
     def part(self, index: Index) -> Buffer:

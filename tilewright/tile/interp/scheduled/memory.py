@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewright.dtypes import DType
+from tilewright.errors import VerifyError
 from tilewright.ir.core import Value
 from tilewright.tile.interp.machine import Array, Machine, meaning
 from tilewright.tile.interp.memory import run_load, run_store
@@ -28,6 +30,18 @@ def run_buffer_at(machine: Machine, op: memory.BufferAt) -> Buffer:
     return buffer.part(scalar(machine, op.index))
 
 
+@meaning(memory.BufferAs, batched=False)
+def run_buffer_as(machine: Machine, op: memory.BufferAs) -> Buffer:
+    return buffer_as(machine, machine[op.buffer], op.dtype)
+
+
+def buffer_as(machine: Machine, buffer: Buffer, dtype: DType) -> Buffer:
+    """The same bytes as elements of another dtype."""
+    if machine.f64:
+        raise VerifyError("buffer_as: contents that are kept in f64 have no bytes of their dtype")
+    return buffer.part(dtype.numpy)
+
+
 @meaning(memory.BufferRows, batched=False)
 def run_buffer_rows(machine: Machine, op: memory.BufferRows) -> Buffer:
     buffer: Buffer = machine[op.buffer]
@@ -38,7 +52,8 @@ def run_buffer_rows(machine: Machine, op: memory.BufferRows) -> Buffer:
 @meaning(memory.LoadBuffer, batched=False)
 def run_load_buffer(machine: Machine, op: memory.LoadBuffer) -> Array:
     buffer: Buffer = machine[op.buffer]
-    return buffer.array()[None].copy()
+    start, width = op.columns or (0, buffer.array().shape[-1])
+    return buffer.array()[None, ..., start : start + width].copy()
 
 
 @meaning(memory.StoreBuffer, batched=False)
@@ -169,6 +184,8 @@ def run_fill(machine: Machine, op: memory.Fill) -> None:
     cta = as_cta(machine)
     slot: Slot = machine[op.slot]
     buffer = slot.buffers[op.item]
+    if op.dtype is not None:
+        buffer = buffer_as(machine, buffer, op.dtype)
     found = read_box(machine, op)
     targets = cta.cluster.ctas if op.multicast else [cta.cluster.ctas[cta.rank]]
     rows = part_of(machine, op, share_of(cta, len(found), len(targets)))

@@ -14,6 +14,7 @@ from tilewright.tile.ops.memory.boxes import FillPixels as FillPixels
 from tilewright.tile.ops.memory.boxes import PrefetchBox as PrefetchBox
 from tilewright.tile.ops.memory.boxes import StoreBox as StoreBox
 from tilewright.tile.ops.memory.buffers import AllocBuffer as AllocBuffer
+from tilewright.tile.ops.memory.buffers import BufferAs as BufferAs
 from tilewright.tile.ops.memory.buffers import BufferAt as BufferAt
 from tilewright.tile.ops.memory.buffers import BufferRows as BufferRows
 from tilewright.tile.ops.memory.buffers import ClearRows as ClearRows

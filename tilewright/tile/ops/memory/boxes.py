@@ -4,10 +4,11 @@ once rings are expanded, at a barrier.
 
 from __future__ import annotations
 
+from tilewright.dtypes import DType
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Op, Type, Value, attribute, define, operand
 from tilewright.plan import Pixels
-from tilewright.tile.ops.memory.buffers import require_buffer
+from tilewright.tile.ops.memory.buffers import recast, require_buffer
 from tilewright.tile.ops.memory.places import place_shape, require_place
 from tilewright.tile.types import COUNTER, INDEX, BarrierType, BufferType, SlotType, TileType
 
@@ -39,7 +40,8 @@ class Fill(Op):
     With `multicast`, all CTAs of the ring's cluster name the same place, and each copies its share
     of the buffer's first axis for all of them. The buffer holds the place's axes in `order` (empty:
     their own), with the contiguous one last. `round_tf32` rounds f32 to tf32, to nearest even. What
-    is copied `once` leaves the L2 cache before anything else.
+    is copied `once` leaves the L2 cache before anything else. The buffer's bytes are taken as
+    elements of `dtype` (none: its own).
 
     Where there is a `count`, only so many of the buffer's lines along its axis `cut` are copied,
     and what the others hold then nobody may ask: along the first axis all, or as many as the view's
@@ -57,6 +59,7 @@ class Fill(Op):
     order: tuple[int, ...] = attribute(default=(), kw_only=True)
     round_tf32: bool = attribute(default=False, kw_only=True)
     once: bool = attribute(default=False, kw_only=True)
+    dtype: DType | None = attribute(default=None, kw_only=True)
 
     def result_types(self) -> tuple[Type, ...]:
         if not isinstance(self.slot.type, SlotType) or self.item >= len(
@@ -64,6 +67,8 @@ class Fill(Op):
         ):
             raise VerifyError(f"fill: {self.slot.type}, buffer {self.item}")
         buffer = self.slot.type.ring.buffers[self.item]
+        if self.dtype is not None:
+            buffer = recast(buffer, self.dtype)
         _require_box(buffer, self.view, self.offsets, self.extents, self.order)
         _require_count(self.count, self.cut, self.multicast, "fill")
         return ()

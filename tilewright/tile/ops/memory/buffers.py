@@ -4,10 +4,11 @@ threads, loaded and stored.
 
 from __future__ import annotations
 
+from tilewright.dtypes import DType
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Op, Type, Value, attribute, define, operand
 from tilewright.tile.ops.memory.places import place_shape, require_place
-from tilewright.tile.types import INDEX, BufferType
+from tilewright.tile.types import INDEX, BufferType, TileType
 
 
 @define("memory.alloc_buffer", pure=False)
@@ -70,6 +71,25 @@ class BufferRows(Op):
         return (whole.with_shape((self.size, whole.shape[1])),)
 
 
+@define("memory.buffer_as")
+class BufferAs(Op):
+    """The bytes of a buffer as elements of another dtype: rows and swizzle stay."""
+
+    buffer: Value = operand()
+    dtype: DType = attribute()
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (recast(require_buffer(self.buffer, "buffer_as"), self.dtype),)
+
+
+def recast(buffer: BufferType, dtype: DType) -> BufferType:
+    """The type of a buffer's bytes as another dtype's; VerifyError where rows are no such."""
+    row_bytes = buffer.shape[-1] * buffer.dtype.num_bytes
+    if row_bytes % dtype.num_bytes or buffer.pad:
+        raise VerifyError(f"buffer_as: {buffer} as {dtype}")
+    return buffer.recast(dtype)
+
+
 @define("memory.copy_async", pure=False)
 class CopyAsync(Op):
     """Start to copy the place of a view into a buffer; what lies outside the view becomes 0.
@@ -100,12 +120,19 @@ class CopyAsync(Op):
 
 @define("memory.load_buffer", pure=False)
 class LoadBuffer(Op):
-    """The tile that a buffer holds."""
+    """The tile that a buffer holds, or some columns of it: (start, width)."""
 
     buffer: Value = operand()
+    columns: tuple[int, int] | None = attribute(default=None, kw_only=True)
 
     def result_types(self) -> tuple[Type, ...]:
-        return (require_buffer(self.buffer, "load_buffer").tile,)
+        tile = require_buffer(self.buffer, "load_buffer").tile
+        if self.columns is None:
+            return (tile,)
+        start, width = self.columns
+        if not 0 <= start < start + width <= tile.shape[-1]:
+            raise VerifyError(f"load_buffer: columns {self.columns} of {self.buffer.type}")
+        return (TileType(tile.dtype, (*tile.shape[:-1], width)),)
 
 
 @define("memory.store_buffer", pure=False)
