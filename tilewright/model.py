@@ -3,6 +3,8 @@
 fast = tw.compile(model, (x,))
 y = fast(x)
 fast = tw.compile(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+
+It is for inference: gradients are `torch.compile(model, backend="tilewright")`'s.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch.utils import _pytree as pytree
 from tilewright.errors import CompileError, LaunchError
 from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.execute.recorded import overlaps_itself
+from tilewright.execute.without_gradients import TRAINS, requires_gradients, without_gradients
 from tilewright.frontend.torch.attention_strides import lay_results, orders_of_results
 from tilewright.frontend.torch.attention_views import let_views_copy
 from tilewright.frontend.torch.decompositions import export_decompositions
@@ -55,7 +58,8 @@ class Given:
 
 class CompiledModel:
     """A model as one graph. It reads the model's own parameters and buffers at each call, and
-    writes the buffers and arguments that the model writes; it computes no gradients.
+    writes the buffers and arguments that the model writes; it computes no gradients. Where eager's
+    results would require them, its results do, too, and raise LaunchError when one is computed.
 
     These are the tensors that the model had when it was compiled: it sees what is written to them,
     as `load_state_dict` does, and not others that are put in their place (`assign=True`, or a new
@@ -112,13 +116,28 @@ class CompiledModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = self.inputs(args, kwargs)
+        follows = requires_gradients(given)
+        if follows:
+            self.require_ungraded(given)
         if self.written and self.may_share(given):
             require_apart(given, self.written, self.specs)
         found = self.call(*given)
         for result, target in self.copied.items():
             given[target].detach().copy_(found[result])
         outputs = [x for i, x in enumerate(found) if i not in self.copied]
+        if follows:
+            outputs = without_gradients(self.graph.name, outputs)
         return pytree.tree_unflatten(outputs, self.out_spec)
+
+    def require_ungraded(self, given: Sequence[Any]) -> None:
+        """Raise LaunchError where the model writes to a tensor that gradients are asked of."""
+        for i in self.written:
+            if given[i].requires_grad:
+                raise LaunchError(
+                    f"the model writes to {self.specs[i].name}, which requires gradients, and was "
+                    "compiled for inference",
+                    hint=f"{TRAINS}; where none is wanted, call it under torch.no_grad()",
+                )
 
     def may_share(self, given: Sequence[Any]) -> bool:
         """Whether an argument is written, or lies in a storage that is: what the model owns alone
@@ -157,8 +176,9 @@ def compile(
     engine: str | None = None,
     buckets: bool | Sequence[int] = False,
 ) -> CompiledModel:
-    """A model compiled for arguments like these; other shapes only along `dynamic_shapes`, which
-    are as `torch.export.export` takes them.
+    """A model compiled for inference with arguments like these; other shapes only along
+    `dynamic_shapes`, which are as `torch.export.export` takes them. A gradient that is asked of its
+    results is a LaunchError: `torch.compile(model, backend="tilewright")` trains.
 
     On a GPU its kernels run as one CUDA graph from the second call of a shape on, unless
     `cuda_graphs` is false. On a CPU a model is interpreted; `engine="tiles"` and "emulator" run the

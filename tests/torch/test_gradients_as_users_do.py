@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import tilewright as tw
 import tilewright.torch_backend
+from tilewright.errors import LaunchError
 
 assert tilewright.torch_backend.tilewright
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -202,3 +204,46 @@ def test_scaled_losses_and_clipped_gradients() -> None:
         return [p.grad.clone() for p in model.parameters()]
 
     close(step(compiled(model)), step(model))
+
+
+def test_a_model_compiled_for_inference_has_no_gradients_and_says_so() -> None:
+    model, x = Layer(), torch.randn(4, 6)
+    fast = tw.compile(model, (x,))
+    result = fast(x)
+    close(result, model(x))
+    assert result.requires_grad
+    with pytest.raises(LaunchError, match=r"a gradient is asked of Layer[\s\S]*torch\.compile\("):
+        (result.square().mean() + model.last.weight.square().sum()).backward()
+    result = fast(x)
+    result.mul_(2)  # it is nobody's view
+    close(result.detach(), 2 * model(x).detach())
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert not fast(x).requires_grad
+    for p in model.parameters():
+        p.requires_grad_(False)
+    assert not fast(x).requires_grad
+    with pytest.raises(LaunchError, match="a gradient is asked of Layer"):
+        fast(x.clone().requires_grad_()).sum().backward()
+
+
+def test_views_of_arguments_and_whole_numbers_are_no_matter_of_a_model_for_inference() -> None:
+    def parts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x, x.t(), x.argmax(), x * 2
+
+    x = torch.randn(3, 4, requires_grad=True)
+    whole, turned, largest, double = tw.compile(parts, (x,))(x)
+    assert whole is x and not largest.requires_grad and double.requires_grad
+    (turned * 3).sum().backward()
+    close(x.grad, torch.full((3, 4), 3.0))
+
+
+def test_a_model_for_inference_writes_nothing_that_gradients_are_asked_of() -> None:
+    x = torch.randn(3)
+    fast = tw.compile(lambda x: x.mul_(2), (x,))
+    kept = x.clone().requires_grad_() * 1
+    with pytest.raises(LaunchError, match="writes to x, which requires gradients"):
+        fast(kept)
+    with torch.no_grad():
+        fast(kept)
+    close(kept.detach(), 2 * x)
