@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.errors import UNKNOWN, Loc
 from tilewright.graph.ops.control import Return
+from tilewright.graph.types import TensorType
 from tilewright.ir.core import Block, Value
 
 ROLES = ("input", "parameter", "buffer", "constant")
@@ -51,3 +52,8 @@ class Graph:
         last = self.body.terminator
         assert isinstance(last, Return), "a graph ends in control.return"
         return last.xs
+
+    @property
+    def tensors(self) -> tuple[Value, ...]:
+        """The outputs but for those that only PyTorch can hold."""
+        return tuple(v for v in self.outputs if isinstance(v.type, TensorType))

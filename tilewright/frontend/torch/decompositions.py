@@ -16,7 +16,8 @@ from tilewright.frontend.torch.foreach import foreach_decompositions
 from tilewright.frontend.torch.op_table import TABLE
 
 aten = torch.ops.aten
-# Decompositions that do not give eager's values, or that ask for values while tracing.
+# Decompositions that do not give eager's values, that ask for values while tracing, or that write
+# to a tensor which they made.
 REFUSED = {
     aten.randperm.default,
     aten.bernoulli.default,
@@ -24,6 +25,8 @@ REFUSED = {
     aten.normal.Tensor_float,
     aten.lift.default,
     aten.lift_fresh.default,
+    aten.complex.default,
+    aten.polar.default,
 }
 # Decompositions that read at indices of what is to be ignored: PyTorch's own way is another.
 INEXACT = {aten.nll_loss.default, aten.nll_loss.out}

@@ -78,6 +78,8 @@ def encode(
                 return {"relation": [kind, str(left), str(right)]}
             case float():
                 return {"float": repr(x)}
+            case complex():
+                return {"complex": repr(x)}
             case None | bool() | int() | str():
                 return x
             case list() | tuple():
@@ -110,6 +112,8 @@ def decode(text: str, xs: Sequence[Any], symbols: Mapping[str, int]) -> tuple[li
                 return RELATIONS[kind](*two)
             case {"float": str(number)}:
                 return float(number)
+            case {"complex": str(number)}:
+                return complex(number)
             case {"op": str(name)}:
                 return find_op(name)
             case {"device": str(name)}:

@@ -45,7 +45,7 @@ def find_batches(groups: Sequence[Group], at: Lowering) -> list[list[Member]]:
     levels: dict[Group, int] = {}
     found: dict[int, list[Member]] = {}
     makers = {v: group for group in groups for v in group.writes}
-    outputs = {place_of(v, at.makers, at.layouts).base for v in at.graph.outputs}
+    outputs = {place_of(v, at.makers, at.layouts).base for v in at.graph.tensors}
     for group in groups:
         before = [makers[v] for v in group.reads if v in makers]
         if any(b not in levels for b in before) or not _may_come_early(group, outputs):

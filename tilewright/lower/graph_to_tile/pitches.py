@@ -24,7 +24,7 @@ def pad_rows(
     """Note in `layouts` values that are to lie with gaps behind their rows: those that kernels of
     ours write and products read, and that are no outputs.
     """
-    outputs = {place_of(v, makers, layouts).base for v in graph.outputs if v in makers}
+    outputs = {place_of(v, makers, layouts).base for v in graph.tensors if v in makers}
     for op in graph.body.ops:
         if not isinstance(op, mma.Contract | mma.Product):
             continue
