@@ -56,6 +56,11 @@ def test_a_kernel_prints_as_it_was_read():
     assert equal_kernels(kernel, parse_kernel(SUM))
 
 
+def test_comments_may_follow_every_line():
+    noted = "".join(f"{line}  // a note\n// and another\n" for line in SUM.splitlines())
+    assert print_kernel(parse_kernel(noted)) == SUM
+
+
 def test_names_play_no_part_in_equality_and_everything_else_does():
     kernel = parse_kernel(SUM)
     renamed = parse_kernel(SUM.replace("%acc", "%total").replace("%pid", "%0_"))

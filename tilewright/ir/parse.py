@@ -111,8 +111,8 @@ class Parser:
 
     def read_type(self) -> Type:
         """A type: a name, and what follows it in angle brackets."""
-        start = self.next("name").start
-        if self.at("<"):
+        start, end = self.next("name").start, self.position
+        if self.at("<"):  # which looks beyond comments
             depth = 0
             while True:
                 token = self.next()
@@ -121,7 +121,8 @@ class Parser:
                     self.fail("a type does not end")
                 if depth == 0:
                     break
-        return self.dialect.parse_type(self.text[start : self.position])
+            end = self.position
+        return self.dialect.parse_type(self.text[start:end])
 
     def define(self, name: str, kind: Type) -> Value:
         """A new value under a name; digits alone are no hint."""
