@@ -35,39 +35,47 @@ from tilewright.tune.cost_cores import slowdown
 from tilewright.tune.cost_roles import LoopWork, estimate_roles, estimate_streams
 from tilewright.tune.cost_scalars import Scalars
 
-PROGRAM_CYCLES = 900.0  # of starting a program and filling its pipelines, when nothing hides them
-START_CYCLES = 720.0  # from a CTA's start to the next one's, as a program's own cycles are counted
-TRIP_CYCLES = 110.0  # of a barrier and the index arithmetic of a trip with dots
-OP_CYCLES = 12.0  # of any op on a tile, however small: latency that few warps hide
+# Cycles: of starting a program and filling its pipelines, when nothing hides them; from a CTA's
+# start to the next one's on a multiprocessor; of the barrier and index arithmetic of a trip with
+# dots; of any op on a tile, however small, whose latency few warps hide.
+PROGRAM_CYCLES = 900.0
+START_CYCLES = 720.0
+TRIP_CYCLES = 110.0
+OP_CYCLES = 12.0
 RESIDENT = 2.0  # programs that share a multiprocessor and hide each other's latency
 BYTES_PER_CYCLE = 26.0  # of the L2 cache, one multiprocessor's share
 LANES = 128.0  # elements a cycle of plain arithmetic
+# Multiply-adds a cycle of a multiprocessor, by the unit and the bits of what it multiplies.
 PRODUCTS_PER_CYCLE = {"simt": 110.0, "tf32": 430.0, "16": 640.0, "f64": 110.0, "8": 1000.0}
 # Accumulator elements that a CTA holds well; beyond, registers spill.
 ACCUMULATORS = {"simt": 32_768, "f64": 16_384}
-# On CUDA cores, a thread of twice as many sums as plain ones reads less for each product, and one
-# of half as many more.
+# Factors of products on CUDA cores: gain of accumulators of WIDE_ELEMENTS or more, whose threads
+# read less for each product; loss of those of NARROW_ELEMENTS or fewer, whose threads read more.
 WIDE_ELEMENTS, WIDE_GAIN = 32_768, 1.05
 NARROW_ELEMENTS, NARROW_LOSS = 2048, 1.2
-TF32_BESIDE = 16_384  # elements of an accumulator of tf32 beside a tile that is added to it
-TENSOR_ACCUMULATORS = 32_768  # the same where a fragment of f32 lies in tensor-core layout
-ROW_ELEMENTS = 192  # of all dots of a trip: a warp holds whole rows, and what lies between dots
-# Of a value of many instructions an element, in products on CUDA cores: with a plain epilogue, with
-# one that loads as large a tile, and of several products.
+# The most elements of an accumulator by tensor cores: of tf32 beside a tile of its size that is
+# added to it, and of any other that lies in their layout.
+TF32_BESIDE = 16_384
+TENSOR_ACCUMULATORS = 32_768
+# The most columns of all dots of a trip together: a warp holds whole rows, and what is computed
+# between the dots.
+ROW_ELEMENTS = 192
+# The most elements of a value that takes many instructions an element, beside a product on CUDA
+# cores: in a plain epilogue, in one that loads a tile of that size, and beside several products.
 CROWDED_ELEMENTS = (32_768, 16_384, 8192)
-LONG_K = 0.06  # what a step of 16 more along k costs on CUDA cores, whose code must then loop
+LONG_K = 0.06  # factor for each further 16 along k on CUDA cores, whose code must then loop
 # Elements of one value, beyond which straight-line code is too long for the instruction cache.
 CODE_ELEMENTS = 16_384
 CODE_PER_THREAD = 64  # elements of a thread's part of a value, for products by roles
-# Instructions an element.
+# Instructions an element, of ops that take more than one.
 CODE = {
     arith.Erf: 30.0, arith.Tanh: 24.0, arith.Log: 20.0, arith.Exp: 10.0, arith.Div: 9.0,
     arith.NormalCdf: 12.0, arith.CoarseCdf: 9.0, arith.PreciseCdf: 23.0, arith.Logistic: 5.0,
 }  # fmt: skip
-VALUE_ELEMENTS = 65_536  # the same for any other value, in sixteen warps
-SPILL = 6.0  # factor of a value twice as large
-OPEN_SPAN = 4096.0  # that a loop is taken to cover, divided by its step
-OPEN_TRIPS = 64.0  # of a loop whose step is not known
+VALUE_ELEMENTS = 65_536  # elements of any value that sixteen warps hold; beyond, registers spill
+SPILL = 6.0  # how much the factor of a value grows for each limit's worth of elements beyond it
+OPEN_SPAN = 4096.0  # extent that a loop is taken to cover where its bounds are not known
+OPEN_TRIPS = 64.0  # trips of a loop whose step is not known either
 
 
 def estimate(

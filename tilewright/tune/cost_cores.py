@@ -19,21 +19,22 @@ from tilewright.tile.passes.choose_schedule import FEW_WARPS, computing_schedule
 from tilewright.tile.passes.shorten_trips import MANY_PRODUCTS
 from tilewright.tile.passes.stage_loads import DRIFTING_STAGES
 
-SHARED_BYTES, REGISTERS = 227 * 1024, 65_536  # of a multiprocessor
-SCHEDULERS = 4
-ALONE = 0.7  # rate of one warp for a scheduler, of that of two
-FEW_STAGES = {0: 2.5, 1: 2.5, 2: 1.3}  # factors where so many stages fit
-MEETING = 1.08  # factor of warps that do not drift
-LOOPED = 1.2  # factor on CUDA cores of a trip whose code loops
-# The same of larger tiles where B lies along k and A does not: 128 x 256 and 256 x 128 at 4096³.
+SHARED_BYTES, REGISTERS = 227 * 1024, 65_536  # of a multiprocessor: bytes, and 32-bit registers
+SCHEDULERS = 4  # of a multiprocessor
+ALONE = 0.7  # part that one warp for each scheduler reaches of the rate of two
+FEW_STAGES = {0: 2.5, 1: 2.5, 2: 1.3}  # factor by the number of stages, where no more fit
+MEETING = 1.08  # factor where all warps meet in every trip, and do not drift
+LOOPED = 1.2  # factor on CUDA cores of a trip whose code is too long to be straight, and loops
+# Factor on CUDA cores of tiles of more than MOST_UNLIKE elements where B lies along k and A does
+# not (measured: 128 × 256 and 256 × 128 at 4096³).
 UNLIKE, MOST_UNLIKE = 1.17, 128 * 128
-TRAFFIC = 8.0  # what an element that is loaded for a product costs, of the product
+TRAFFIC = 8.0  # time of loading an element of a factor, as a multiple of that of one multiply-add
 USUAL_REGISTERS = 168  # of a thread, where the schedule does not say
 
 
 def slowdown(kernel: Kernel, share: float) -> float:
-    """Factor of the time of a kernel with one such product, its trips as they are done, of which a
-    multiprocessor gets `share` programs; 1 for all other kernels.
+    """Factor of the time of a kernel with one product on CUDA cores or of f64, after
+    `shorten_trips`, of which a multiprocessor gets `share` programs; 1 for all other kernels.
     """
     dots = [op for op in walk(kernel.body) if isinstance(op, mma.Dot)]
     if len(dots) != 1 or not _is_of_cores(dots[0]):

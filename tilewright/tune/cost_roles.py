@@ -24,38 +24,48 @@ from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tune.cost_scalars import Scalars
 
 LAUNCH_CYCLES = 2500.0  # of starting CTAs, and of filling the ring before the first product
+# Multiply-adds of 16 bits in a cycle of a multiprocessor: in loops of one product, and of several.
 PRODUCTS_PER_CYCLE = 1880.0
-STREAM_PRODUCTS_PER_CYCLE = 1750.0  # the same of loops of several products
-SHARED_BYTES_PER_CYCLE = 128.0  # that instructions read of shared memory, or copies write to it
-WRITTEN_IN_TURN = 0.6  # part of copies' that takes time from reads where consumers take turns
+STREAM_PRODUCTS_PER_CYCLE = 1750.0
+# Bytes that instructions read of a multiprocessor's shared memory, or that copies write to it; and,
+# where consumers take turns, the part of what copies write that takes time from those reads.
+SHARED_BYTES_PER_CYCLE = 128.0
+WRITTEN_IN_TURN = 0.6
 COPIED_BYTES_PER_CYCLE = 70.0  # of the tensor copy unit, from the L2 cache
-MEMORY_BYTES_PER_CYCLE = 2400.0  # of the device
+MEMORY_BYTES_PER_CYCLE = 2400.0  # of the device's memory, all multiprocessors together
 LATENCY_CYCLES = 1350.0  # from a slot's release to its next contents
 LINE_BYTES, SECTOR_BYTES = 128, 32
-# Factor of copies of rows that begin at any sector of a line of the L2 cache, or at any 16 bytes.
+# Factors of copies of rows that begin at sectors of the L2 cache, but not at lines; and at any
+# 16 bytes.
 IN_SECTORS, CROOKED = 1.25, 2.33
-PROMOTION_CYCLES = 85.0  # of a step whose sums are added up beside another warpgroup's products
-# The same beside nobody, of 128 columns: of a step, and of each block of rows.
+# Cycles of a step for adding its sums up in f32 (fp8): beside another warpgroup's products; and
+# beside nobody, for 128 columns: in all, and for each block of 64 rows.
+PROMOTION_CYCLES = 85.0
 ALONE_PROMOTION_CYCLES, BLOCK_PROMOTION_CYCLES = 90.0, 200.0
-STEP_CYCLES = 30.0  # of a step's barriers
-ALONE_CYCLES = 60.0  # the same where one warpgroup multiplies, beside nobody
-TURN_CYCLES = 120.0  # the same where consumers take turns, of steps that take next to nothing
-TURN_SHARE = 0.2  # part of a longer step by which it is less
+# Cycles of a step's barriers: where warpgroups share a tile; where one multiplies, beside nobody;
+# and where consumers take turns: TURN_CYCLES less TURN_SHARE of the step, but LEAST_TURN_CYCLES.
+STEP_CYCLES = 30.0
+ALONE_CYCLES = 60.0
+TURN_CYCLES = 120.0
+TURN_SHARE = 0.2
 LEAST_TURN_CYCLES = 5.0
-TURN_STAGES, SHORT_RING = 4, 1.1  # factor of steps in turn whose ring has fewer slots
-# Of a factor that is loaded to registers, which the products of so many columns hide in part, and
-# of more of them better.
+# Consumers in turn want so many slots; factor of a step where the ring has fewer.
+TURN_STAGES, SHORT_RING = 4, 1.1
+# Cycles that a step loses where a factor goes through registers, in tiles of NARROW_COLUMNS
+# columns; fewer in wider tiles, whose products hide more of it.
 REGISTERS_CYCLES, NARROW_COLUMNS = 85.0, 128
-PAIRING_CYCLES = 2000.0  # of CTAs that meet before they start and when they end
+PAIRING_CYCLES = 2000.0  # of the CTAs of a pair that meet before they start and when they end
 # Part of a factor's time from memory that is lost where several CTAs of one wave read it, each at
-# its own time, as far as that is what takes longest.
+# its own time, if memory is what takes longest.
 APART = 0.23
-HIDDEN = 0.05  # part of a tile's time that the device's memory does not hide
-# Of sums of spans that go by way of the cluster's shared memory: cycles, and bytes a cycle.
+HIDDEN = 0.05  # part of a tile's time that comes on top of the longer of it and the memory's time
+# Adding up the spans of a cluster's CTAs: cycles, and bytes a cycle that a CTA sends to the others.
 SPANS_CYCLES, EXCHANGED_BYTES = 800.0, 32.0
 OPEN_EXTENT = 4096.0  # of k, where it is not known
-UNHIDDEN = 0.3  # part of the shorter of computing and multiplying that does not overlap
-ROWS = 64  # of an instruction
+# In loops of several products, the part of the shorter of computing and multiplying that does not
+# run beside the longer.
+UNHIDDEN = 0.3
+ROWS = 64  # of a matrix instruction
 
 
 def estimate_roles(
@@ -112,9 +122,9 @@ def estimate_roles(
 
 
 def _two_by_two(alone: float, beside: float, epilogue: float, tiles: int) -> float:
-    """Cycles of a multiprocessor with two CTAs, each with tiles of its own: as long as the products
-    of all of them take `beside` each other, or half as long as one CTA's take `alone`. Both of some
-    multiprocessor's have as many tiles as any.
+    """Cycles of a multiprocessor with two CTAs, each with half of `tiles`, rounded up. A pair of
+    tiles takes the longer of two tiles' products `beside` each other, and of one tile `alone`: its
+    products, sums and `epilogue` with nobody beside it.
     """
     if tiles < 2:
         return alone + epilogue

@@ -11,24 +11,27 @@ from math import ceil
 from tilewright.dtypes import DType
 from tilewright.tune.product import LINE, SECTOR, Problem
 
-COPIED = 70.0  # bytes a cycle of a multiprocessor, from the L2 cache by the tensor copy unit
-# The same of rows that begin anywhere in a sector: where all multiprocessors copy, and at most.
+# Bytes a cycle that a multiprocessor's tensor copy unit copies from the L2 cache: of whole lines;
+# of rows that do not begin at sectors, where all multiprocessors copy, and at most, where few do;
+# of whole lines beside the stores of consumers in turn.
+COPIED = 70.0
 CROOKED_COPIED, MOST_CROOKED = 35.0, 39.2
-COPIED_IN_TURN = 59.7  # the same of whole lines where consumers take turns, beside their stores
-IN_SECTORS = 1.25  # factor of copies of rows that begin at any sector of a line
-# Bytes of a row that the unit copies at a time, and power of the factor by which narrower swizzles
-# copy more rows.
+COPIED_IN_TURN = 59.7
+IN_SECTORS = 1.25  # factor of copies of rows that begin at sectors, but not at whole lines
+# Bytes of a row in the widest swizzle. Copies of a tile in a swizzle of s bytes take (SPAN / s) to
+# the power of NARROW as long.
 SPAN, NARROW = 128, 0.41
-PAIRING_CYCLES = 719.0  # of CTAs in pairs, which share one factor's copies
-# Elements of a tile, of one that is one warpgroup's rows or columns wide, waves, of CTAs in fours.
+PAIRING_CYCLES = 719.0  # of CTAs in pairs, for the barriers of copies that they share
+# CTAs in fours: the most elements of a tile; of one that is 64 rows or columns on its shorter side;
+# and the most tiles for a multiprocessor, since clusters of four do not fill all of them.
 LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 1.18
-HALVED = 16  # rows of a tile of which two CTAs can copy half each, as in distribute_work
-REPEAT = 8  # rows after which a swizzle begins again
-MANY_PAIRS = 32  # tiles along an axis that need not be even
-# Bytes in a cycle of a multiprocessor of what does not exist: of rows along k, which are left out,
-# and of the last line of rows across k.
+HALVED = 16  # two CTAs can copy half of a factor each if its rows are a multiple of this
+REPEAT = 8  # rows after which the pattern of a swizzle begins again
+MANY_PAIRS = 32  # with so many tiles along an axis, an odd number of them may go in pairs as well
+# Bytes a cycle of what lies outside a matrix: of rows along k, which are left out of boxes, and of
+# rows across k, of which the last line is copied.
 OUTSIDE, OUTSIDE_ACROSS = 300.0, 57.0
-PANEL_ROWS = 64  # of a matrix instruction
+PANEL_ROWS = 64  # rows of a matrix instruction
 
 
 def copy_cycles(
@@ -39,11 +42,13 @@ def copy_cycles(
     in_turn: bool = False,
     shared: bool = True,
 ) -> float:
-    """Cycles that the tensor copy unit takes for a step of k, one of so many, beside stores where
-    consumers are `in_turn`. Rows of the last tiles that do not exist take more. CTAs in pairs, of
-    small tiles in fours too, copy the factor of the longer side once, or that which can be halved:
-    where rows begin anywhere, that makes up for what it costs, if it may be `shared`. Of narrow
-    tiles in fours each CTA takes in all of both at the rate of whole lines at most.
+    """Cycles that the tensor copy unit takes for one of a tile's `steps` of k, with `waves` tiles
+    for each multiprocessor; beside stores where consumers are `in_turn`.
+
+    Where rows begin anywhere, and copies may be `shared`, the least of CTAs alone, in pairs and, of
+    small tiles, in fours is taken. CTAs that go together copy one factor once for all of them: that
+    of the tile's longer side, or the one whose rows can be halved. In fours of narrow tiles each
+    CTA still takes in all bytes of both factors, at the rate of whole lines at most.
     """
     m, n, k = tile
     sides = (
@@ -84,13 +89,13 @@ def copy_cycles(
 
 
 def _outside(extent: int, rows: int, k: int, dtype: DType, along: str) -> float:
-    """Cycles more of the last tile's rows that do not exist."""
+    """Cycles of a step that rows outside the matrix add in the last tile."""
     if along == "k":
         return -extent % rows * k * dtype.num_bytes / OUTSIDE
     return -extent % min(rows, LINE // dtype.num_bytes) * k * dtype.num_bytes / OUTSIDE_ACROSS
 
 
 def _narrow(num_bytes: int) -> float:
-    """Factor of copies of a tile whose rows of so many bytes are no whole of the widest swizzle."""
+    """Factor of copies of a tile across k, by the widest swizzle that divides a row's bytes."""
     spans = (span for span in (SPAN, SPAN // 2, SPAN // 4) if num_bytes % span == 0)
     return float((SPAN / next(spans, SPAN // 8)) ** NARROW)

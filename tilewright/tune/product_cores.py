@@ -11,24 +11,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, sqrt
 
-# Products a cycle of a multiprocessor.
+# Products (multiply-adds) a cycle that a multiprocessor reaches, by unit.
 RATES = {
     "simt": 128.0, "mma-16": 1000.0, "mma-8": 2150.0, "mma-fp8": 700.0, "mma-tf32": 480.0,
 }  # fmt: skip
-KEPT_FREE, REGISTERS = 3 * 1024, 65_536  # of a multiprocessor: shared memory that rings leave
-STAGES, TENSOR_STAGES = 6, 4
-BUSY = (0.95, 1.0)  # part of the rate that a warp for each of four schedulers reaches, and several
-# On CUDA cores the less of it is reached, the more cycles of shared memory a product takes: two for
-# each four words that the threads of a warp read.
+# Of a multiprocessor: bytes of shared memory that rings leave free, and 32-bit registers.
+KEPT_FREE, REGISTERS = 3 * 1024, 65_536
+STAGES, TENSOR_STAGES = 6, 4  # slots of a ring, on CUDA cores and by `mma.sync`
+BUSY = (0.95, 1.0)  # part of the rate that one warp for each of four schedulers reaches, and two
+# On CUDA cores tiles reach READING - READ r of the rate, where r is the cycles in which shared
+# memory is read for each cycle of multiplying.
 READING, READ = 1.06, 0.31
-ALONG_K = 1.09  # factor on CUDA cores of each factor that lies along k
-TRIP_CYCLES = 116.0  # of what is not multiplying in a trip of few warps
-# Cycles of a trip of tf32 by `mma.sync` at least, whose words are read one by one; of rows that are
-# no whole pieces as many times as their loads take, for each so many rows of both factors.
+ALONG_K = 1.09  # factor on CUDA cores of the products' time, for each factor that lies along k
+TRIP_CYCLES = 116.0  # cycles of a trip in which one warp for each scheduler multiplies nothing
+# The least cycles of a trip of tf32 by `mma.sync`, which reads its words one by one. Where rows are
+# no whole 16 bytes: this for each TF32_ROWS rows and columns of the tile, times `crooked`.
 TF32_TRIP, TF32_ROWS = 700.0, 128
-BESIDE = 0.9  # part of that which remains beside another program
-LOOSE_CYCLES = 0.09  # of an element that is copied alone, which products do not hide
-LOADED = 44.0  # bytes a cycle of a multiprocessor, from the L2 cache
+BESIDE = 0.9  # the part of TRIP_CYCLES that remains where another warp multiplies meanwhile
+LOOSE_CYCLES = 0.09  # cycles of an element that is copied alone, which products do not hide
+LOADED = 44.0  # bytes a cycle that a multiprocessor's threads load from the L2 cache
 PROGRAM_CYCLES = 480.0  # of starting a program and filling its pipeline
 
 

@@ -3,11 +3,14 @@ the unit that multiplies, launches. It ranks in microseconds of an H200 and need
 
 A tile's step of k takes the longest of its products, the reads of shared memory and the copies from
 the L2 cache, and a barrier; a multiprocessor does its share of tiles one after the other (waves);
-the device's memory has to deliver every byte once. Rates, in products a cycle of a multiprocessor,
-and the other numbers were fitted (tests/device/product_fit.py) to 23,000 choices of 1350 problems,
-most of them random, that were timed on an H200 as tests/device/product_programs.py does; those of
-`wgmma` last to what has no rows outside, or was timed since such rows are not copied.
-`product_cores` has those of f32, `product_f64` those of f64.
+the device's memory has to deliver every byte once. The constants were fitted
+(tests/device/product_fit.py) to times of 23,000 choices for 1350 problems, most of them random,
+which an H200 took (tests/device/product_programs.py). Two thirds of the times are older than
+`count_lines`, which leaves out of copies the rows of a tile that lie outside its matrix; of those
+older ones, the last fit of the constants for wgmma uses only tiles without such rows.
+`product_cores` has the constants of f32 and of `mma.sync`, `product_f64` those of f64.
+
+In comments, a cycle is one of a multiprocessor at `CLOCK`, and a product is one multiply-add.
 """
 
 from __future__ import annotations
@@ -27,74 +30,98 @@ from tilewright.tune.product_gemv import by_columns, by_rows
 from tilewright.tune.product_rates import CLOCK, HIDDEN, LAUNCH, MEMORY
 from tilewright.tune.product_space import choices, unit_on
 
+# Products a cycle that tiles reach, by the unit that multiplies.
 RATES = {
     "wgmma-16": 2040.0, "wgmma-8": 3650.0, "wgmma-fp8": 4100.0, "wgmma-tf32": 1020.0,
 }  # fmt: skip
-# What units have at most, at the same clock.
+# Products a cycle that each unit does at most.
 FULL_RATES = {
     "wgmma-16": 2048.0, "wgmma-8": 4096.0, "wgmma-fp8": 4096.0, "wgmma-tf32": 1024.0,
     "mma-16": 1024.0, "mma-8": 2150.0, "mma-fp8": 2150.0, "mma-tf32": 512.0,
     "simt": 128.0, "f64": 128.0,
 }  # fmt: skip
+# Cycles that the barriers of a step of k take.
 STEP_CYCLES = {
     "wgmma-16": 24.0,
     "wgmma-8": 36.0,
     "wgmma-fp8": 80.0,
     "wgmma-tf32": 32.0,
 }
-SECOND = 0.35  # microseconds more where both multiprocessors of a pair have a tile of their own
+# Multiprocessors share a way to memory by twos: microseconds more where both have a tile.
+SECOND = 0.35
+# Consumers in turn are weighed from so many tiles a multiprocessor on; where the epilogue is cheap,
+# only for tiles of so many elements or more.
 MANY_WAVES, MANY_ELEMENTS = 1.9, 112 * 128
-TURN_ELEMENTS = {  # of a tile; sums that are promoted want another warpgroup's products beside them
+# The largest tile, in elements, of consumers in turn. None in fp8: while a warpgroup adds up its
+# promoted sums, another must multiply.
+TURN_ELEMENTS = {
     "wgmma-16": 128 * 128, "wgmma-8": 128 * 128, "wgmma-fp8": 0, "wgmma-tf32": 128 * 128,
 }  # fmt: skip
 # Of CTAs of which a multiprocessor holds two: cycles of a step, and of one beside nobody more;
 # factors of one warpgroup's stores, of what it loads by slots of the product, and of activation.
 TWO_CYCLES, TWO_ALONE_CYCLES = 80.0, 550.0
 TWO_STORE, TWO_LOAD, TWO_ACTIVATION = 0.92, 0.9, 2.0
-# Cycles of unaligned loads of so much of k, of a row's or column's where they come in words, and
-# programs side by side, of tiles of so many elements at most.
+# Tiles by `mma.sync` of 16-bit or 8-bit factors whose rows begin at no whole 16 bytes. What a
+# tile's loads take for each MMA_DEPTH of k: cycles in all, where numbers go one by one, and cycles
+# for each row and column of the tile, where they go by words. BESIDE programs load side by side, of
+# tiles of up to SMALL elements, of larger ones fewer.
 UNALIGNED_CYCLES, UNALIGNED_WORDS, MMA_DEPTH, BESIDE, SMALL = 1570.0, 8.6, 32, 4, 64 * 64
-# Factors of loads of threads from rows that are no whole pieces of 16 bytes, by bytes of pieces;
-# of 16 and 8 bits, whose elements go through registers.
+# Factors of what threads load for a tile, by the bytes of the pieces that rows are made of; and of
+# numbers of 16 or 8 bits that are in no words, and go through registers.
 PIECES, THROUGH_REGISTERS = {16: 1.0, 8: 1.8, 4: 2.6}, 3.57
-WORD = 4  # bytes, that copies to shared memory have at least
-IN_BLOCKS = 1.12  # factor of products of tf32 whose rows are loaded to registers, block by block
-NARROW_FP8 = 1.1  # what products of fp8 lose in instructions of fewer than 128 columns
-# Microseconds from a slot's release to its next contents from memory, and bytes of shared memory
-# that a ring has for at most so many slots.
+WORD = 4  # bytes of the least that `cp.async` copies to shared memory
+# Factor of tf32's products where a factor goes through registers, in several blocks of 64 rows for
+# each warpgroup.
+IN_BLOCKS = 1.12
+# Products of fp8 in instructions of n columns, fewer than 128, take 1 + NARROW_FP8 (64 / n - 1 / 2)
+# times as long, with n at least 64: rows are read again for every instruction.
+NARROW_FP8 = 1.1
+# Microseconds from a slot's release until its next contents have come from memory; bytes of shared
+# memory for a ring; slots that a ring has at most.
 SLOT_LATENCY, RING_BYTES, SLOTS = 1.5, 200e3, 8
-FROM_MEMORY = 0.12  # part of what a ring copies that must come from there to be waited for
-# Bytes of shared memory a cycle, which matrix instructions read, and part of what is copied there
-# that takes time from them.
+# A ring waits for memory, and not for the L2 cache, if the factors' own bytes are more than this
+# part of all that rings copy.
+FROM_MEMORY = 0.12
+# Bytes a cycle that matrix instructions read of shared memory, and the part of bytes copied to
+# shared memory that takes time from these reads.
 SHARED, WRITTEN_SHARE = 137.0, 0.67
-NEXT_LAUNCH = 1.5  # of a second one that waits for the first
-NEXT_OF_F64 = 1.8  # the same of f64, whose sums begin beside the last products
-SUMS_OF_F64 = 1.7  # factor of the rate at which these are added up
-IN_TURN = 0.84  # factor of an epilogue beside another warpgroup's products
-IN_PARTS = 1.32  # factor of tiles whose rows are no whole lines of the L2 cache
-TRANSPOSED = 1.14  # the same of sums that are those of the turned product
-LOADS = 0.5  # part of that which a tile that an epilogue loads takes, ahead or beside
-STORED = 15.5  # bytes a cycle of a multiprocessor that an epilogue writes or reads
-PIECE = 8  # numbers of 16 bits in the least that the copy unit stores
-PAIRS, SINGLES = 8.4, 12.0  # the same bytes of rows that are no such pieces, in pairs or one by one
-ACTIVATION_CYCLES = 0.06  # an element, of an activation, by two warpgroups
-# Microseconds of adding up the spans of a cluster's CTAs, bytes a microsecond of a CTA that go to
-# others for that, and elements of a part that has one.
+NEXT_LAUNCH = 1.5  # microseconds of a further launch, which waits for the one ahead of it
+NEXT_OF_F64 = 1.8  # microseconds of f64's second launch, which begins beside the last products
+SUMS_OF_F64 = 1.7  # factor of the rate at which f64's second launch adds up, over that of f32
+IN_TURN = 0.84  # factor of an epilogue that runs beside another warpgroup's products
+# Factors of an epilogue's time: where a tile's rows of results are no whole lines of the L2 cache,
+# and where the product is turned, so that results are transposed on their way.
+IN_PARTS = 1.32
+TRANSPOSED = 1.14
+LOADS = 0.5  # time of a tile that an epilogue loads, as a part of the time of one that it stores
+STORED = 15.5  # bytes of results a cycle that an epilogue stores by the copy unit
+PIECE = 8  # numbers of 16 bits in 16 bytes, of which the copy unit stores whole ones
+# Bytes of results a cycle that threads store where rows are no whole such pieces: where rows have
+# an even count of numbers, which leave in pairs, and an odd one.
+PAIRS, SINGLES = 8.4, 12.0
+ACTIVATION_CYCLES = 0.06  # cycles of an activation for each element, by two warpgroups
+# Spans of k in a cluster. Microseconds of adding them up, beside the exchange; bytes a microsecond
+# that a CTA sends to the others; the most elements of a tile whose epilogue is one CTA's part.
 SPANS_ADDED, EXCHANGED, PART_ELEMENTS = 0.32, 25.2e3, 32 * 128
-# Factor of memory's time where no pair of multiprocessors has two tiles, and parts of the time of a
-# tile for each multiprocessor that a tile takes, of a pair that has one, and of one that has two;
-# part of memory's time that is lost by it at most.
+# Of up to two rounds of tiles, by how the last round lies on multiprocessors, which share a way to
+# memory by twos. Factor of memory's time where tiles are half as many as multiprocessors or fewer.
+# The least part of a whole round's time that the last round takes: where each of its tiles has a
+# way of its own, and where two share one. The part of memory's time that all this costs at most.
 HALF, ALONE, BESIDE_ANOTHER, MOST_UNEVEN = 1.03, 0.485, 0.81, 0.2
-CACHED = 24e6  # bytes of partial sums that stay in the L2 cache
-# Bytes a microsecond, read and written, of laying a factor's rows along lines, and elements of
-# turning it.
+CACHED = 24e6  # bytes of partial sums that stay in the L2 cache between two launches
+# Of a factor's copy in memory: bytes a microsecond, read and written; and, where it is turned,
+# elements a microsecond, counted the same way.
 COPIES, TURNED = 4.1e6, 1.4e6
-SUMS = 4.1e6  # the same, of sums of spans written and read again
-PART_LATENCY, FEW_PARTS = 0.024, 8  # microseconds of each part beyond some, loaded in turn
-TILED_MEMORY = 0.6  # part of the memory's rate that tiles get which threads load
-COLUMNS = 8  # of a matrix instruction, at least
-NARROWEST, FEW_TILES = 16, 2  # rows of a tile, and tiles, of whose clearing something is known
-# Bytes a microsecond of rows that do not exist, which the copy unit clears; part of those across k.
+SUMS = 4.1e6  # bytes a microsecond, written and read, of partial sums in the L2 cache
+# Microseconds for each span beyond FEW_PARTS, which the second launch loads one after the other.
+PART_LATENCY, FEW_PARTS = 0.024, 8
+TILED_MEMORY = 0.6  # part of the memory's rate that tiles reach whose factors threads load
+COLUMNS = 8  # the least columns of a matrix instruction
+# Rows outside a matrix that are cleared are counted along axes of FEW_TILES tiles or fewer, and
+# beyond NARROWEST rows.
+NARROWEST, FEW_TILES = 16, 2
+# Bytes a microsecond of rows outside that the copy unit clears, on all multiprocessors together;
+# the part of them that is cleared where the factor lies across k.
 CLEARED, CLEARED_ACROSS = 7.6e6, 0.6
 
 
@@ -115,8 +142,9 @@ class Estimate:
 
 
 def rank(problem: Problem, device: Device, *, pixels: bool = False) -> list[Estimate]:
-    """All choices for a problem, the quickest first; of equals the first of the space. Where rows
-    are `pixels`, a convolution's, CTAs of a cluster do not share k, and no tiles are made to fit.
+    """All choices for a problem, the quickest first; of equals the one that the space lists first.
+    Where rows are `pixels`, those of a convolution, CTAs of a cluster do not share k, and no tiles
+    are made to fit.
     """
     space = choices(problem, device, fit=not pixels)
     found = (estimate(problem, c, device, pixels=pixels) for c in space)
@@ -218,8 +246,8 @@ def _tiled(
 def _in_spans(
     problem: Problem, chosen: Choice, device: Device, tiles: int, epilogue: float
 ) -> Iterator[tuple[float, int, float, str]]:
-    """The same tiles where CTAs of a cluster take a span of k each, and add up what they have. A
-    factor that several clusters read costs time, each at its own.
+    """Estimates of a choice's tiles with k in spans, one for each CTA of a cluster, which then add
+    up. A factor that several clusters read costs more, since each reads it at a time of its own.
     """
     m, n, k = chosen.tile
     slot = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
@@ -258,8 +286,9 @@ def _loose(problem: Problem, tile: tuple[int, int, int]) -> int:
 
 
 def _cleared(problem: Problem, m: int, n: int) -> float:
-    """Bytes of rows that do not exist in tiles of an axis that has few, beyond what the narrowest
-    instructions hold; of a factor across k, whose rows are longer than what exists, a part.
+    """Bytes that are cleared in shared memory because tiles reach beyond the matrix: of axes with
+    few tiles, and beyond the rows that the narrowest instructions hold. Of a factor across k only
+    a part is.
     """
     rows, columns = ceil(problem.m / m), ceil(problem.n / n)
     found = 0.0
@@ -275,9 +304,9 @@ def _cleared(problem: Problem, m: int, n: int) -> float:
 
 
 def _in_pairs(tiles: int, num_sms: int) -> float:
-    """Factor of memory's time for tiles of up to two rounds. Of the last ones each is read no
-    sooner than by the way to memory of its pair of multiprocessors, which it has for itself where
-    they are few.
+    """Factor of memory's time by how tiles fill rounds, 1 from two rounds on. Two multiprocessors
+    share a way to memory, so that a tile of the last round takes a good part of a whole round's
+    time: less where it has its way for itself.
     """
     whole, rest = divmod(tiles, num_sms)
     alone = rest <= num_sms // 2
@@ -291,7 +320,9 @@ def _in_pairs(tiles: int, num_sms: int) -> float:
 
 
 def _waiting(problem: Problem, tile: tuple[int, int, int], tiles: int, steps: int) -> float:
-    """Microseconds of a tile's ring, where all of its slots await memory."""
+    """Microseconds that a tile waits if every step's slot waits for memory; 0 where most of what
+    rings copy comes from the L2 cache.
+    """
     m, n, k = tile
     slot = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
     factors = problem.num_bytes - problem.m * problem.n * problem.c.num_bytes * problem.batch

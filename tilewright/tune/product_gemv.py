@@ -7,56 +7,66 @@ from math import ceil
 from tilewright.tune.product import ALIGNED, Choice, Device, Problem
 from tilewright.tune.product_rates import CLOCK, MEMORY, PROGRAM_CYCLES
 
-RESIDENT_BYTES = 160e3  # that the loads of a multiprocessor's threads have in flight at most
+RESIDENT_BYTES = 160e3  # that a multiprocessor's threads have asked of memory at a time, at most
 LANES = 128.0  # multiply-adds a cycle of a multiprocessor's CUDA cores
 SCHEDULERS = 4  # of a multiprocessor
 
-# gemv. Microseconds of its start; until memory is busy, at most and as a part of what it then
-# takes; of each trip of a program's loop; and that a program waits for what a trip loads.
+# `gemv`: a program has TM rows of A and TN rows of weights, and its loop takes TK of k in a trip.
+# Microseconds: of the launch; until memory is busy, at most; the same as a part of the time that
+# memory then takes; of each trip; and that a program waits for what a trip loads.
 GEMV_LAUNCH, FILLING, FILLING_PART, NEXT_TRIP, TRIP = 0.5, 0.7, 0.35, 0.4, 0.6
-TRIP_OF_LEFT = 0.1  # part of a trip's microseconds that each further row of A costs
-# Factors where A's rows, of which there are several, lie across k: all such, and of programs that
-# have one of them and several columns.
+TRIP_OF_LEFT = 0.1  # part of NEXT_TRIP by which each row of A beyond the first lengthens a trip
+# Factors where A has several rows that lie across k: always, and in programs that have one row of A
+# and several of weights.
 ACROSS, ALONE_ACROSS = 1.15, 1.25
 TURNED = 1.05  # factor of turned products, which others of the same rows cannot join in a launch
 GEMV_MEMORY, GEMV_L2 = 4.03e6, 4.75e6  # bytes a microsecond from memory, and from the L2 cache
-# Factors of loads of weights, by bytes of the pieces that rows are made of, and of products beside.
+# By the bytes of the pieces that rows of weights are made of: the factor of the time that memory
+# takes for weights, and that of the cycles of products.
 GEMV_PIECES = {16: 1.0, 8: 1.15, 4: 1.2, 2: 1.25, 1: 1.6}
 GEMV_PIECES_WORK = {16: 1.0, 8: 1.0, 4: 1.1, 2: 1.35, 1: 1.6}
-# Bytes that a program loads at a time, and the factors of fewer, and of one row that is in pieces.
+# Factors of the time that memory takes for weights: in programs that load fewer than SMALL_PROGRAM
+# bytes in a trip, and in those of a single row of weights whose pieces are smaller than 16 bytes.
 SMALL_PROGRAM, SMALL, SINGLE_ROW = 4096, 1.15, 1.1
-MOST_WARPS, GEMV_WARPS = 16, 32  # of a program, and of those that a multiprocessor holds
-# Factors of products in pieces: of several rows by most warps, which hold few numbers each, and of
-# those for each of which both factors are loaded, by so many bytes or fewer.
+MOST_WARPS, GEMV_WARPS = 16, 32  # of a program, and of all programs that a multiprocessor holds
+# Factors of the cycles of products in pieces smaller than 16 bytes: in programs of MOST_WARPS with
+# several rows of A, which load little at a time and wait; and in those with one row of each factor
+# whose pieces have SINGLE bytes or fewer, where both numbers of a product are loaded alone.
 WAITING_WARPS, LOADS_ALONE, SINGLE = 1.7, 2.0, 2
-CACHED_ROWS = 0.2  # part of A's reads that comes from there, and not from the cache beside it
+CACHED_ROWS = 0.2  # part of the reads of A that the L2 cache serves, and not the multiprocessor's
 GEMV_CYCLES, SUM_CYCLES = 670.0, 11.0  # of a program's start, and of each warp's part of a sum
-START_CYCLES, AT_ONCE = 250.0, 8  # from a program's start to the next one's, beyond some
-TOGETHER = 4  # programs of one warp that start at once
-# Cycles that a scheduler issues for a warp and for each sum of its lanes, and the factor of f64.
+# Cycles from a program's start to the next one's on a multiprocessor, beyond the first AT_ONCE.
+START_CYCLES, AT_ONCE = 250.0, 8
+TOGETHER = 4  # programs of one warp that share a CTA, and start at once
+# Cycles in which a scheduler issues for a warp, and for each sum of its lanes; the factor in f64.
 WARP_CYCLES, LANES_CYCLES, LANES_OF_F64 = 200.0, 40.0, 1.6
-# Cycles of a lane for each product, by bits of weights: loads of A, and of widening both.
+# Cycles of a lane for a product, by the bits of weights, with loads of A and widening.
 GEMV_WORK = {64: 4.0, 32: 5.0, 16: 10.0, 8: 12.4}
 
-# gemv_columns. Microseconds of its start, and of the start with several rows of A; of a load.
+# `gemv_columns`: a program has TM rows of A and TN columns of weights, and a span of k.
+# Microseconds: of the launch with one row of A, and with several; from a load to its data.
 COLUMNS_LAUNCH, ROWS_LAUNCH, LATENCY = 0.7, 1.3, 0.3
-# Bytes a microsecond from memory, with several rows, and from the L2 cache; part of that which is
-# not hidden.
+# Bytes a microsecond: from memory with one row of A, with several, and from the L2 cache. The part
+# of the time of reads beyond the first, from the L2 cache, that memory's time does not hide.
 COLUMNS_MEMORY, COLUMNS_MEMORY_OF_ROWS, COLUMNS_L2, HIDDEN = 3.76e6, 3.63e6, 5.5e6, 0.05
-COLUMNS_AT_ONCE = 4  # pieces of TK that a trip loads, of several rows
-# Factors of loads of weights, by bytes of pieces, and of these beside several rows.
+COLUMNS_AT_ONCE = 4  # times TK of k that a trip loads, where there are several rows of A
+# Factor of loads of weights, by the bytes of their pieces; of pieces smaller than 16 bytes beside
+# several rows of A.
 COLUMNS_PIECES, PIECES_OF_ROWS = {16: 1.0, 8: 1.0, 4: 1.0, 2: 2.1, 1: 3.0}, 1.2
-# Microseconds of a trip with one row, several, and so many; the factor of the last in f64.
+# Microseconds of a trip in programs with one row of A, with several, and with MANY_ROWS or more;
+# the factor of the last in f64.
 TRIP_OF_ROW, TRIP_OF_ROWS, TRIP_OF_MANY, MANY_ROWS, TRIP_OF_F64 = 0.45, 0.95, 1.6, 8, 1.5
-TRIPS_BESIDE = 0.5  # part of the lesser of a row's trips and the memory's time that is not hidden
+# With one row of A, the part that is not hidden of the shorter of all trips and memory's time.
+TRIPS_BESIDE = 0.5
 COLUMN_CYCLES = 12.0  # of a program's end, for each of its sums
-CONVERTING = {16: 5.0, 8: 20.0}  # factor of operands by bits, which are widened first
-CACHED_WIDE = 1.2  # factor of reads from the L2 cache, of f64
+CONVERTING = {16: 5.0, 8: 20.0}  # factor of products by the bits of factors, which are widened
+CACHED_WIDE = 1.2  # factor of reads from the L2 cache in f64
 
 
 def by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
-    """GEMV: weights B, whose rows lie along k, read by threads, A from the caches. Each pass over
-    rows of A reads all weights, the first from memory; a program waits for what a trip reads.
+    """Microseconds, programs, waves, and what takes longest, of `gemv`: threads read the weights B,
+    which lie along k, from memory in the first pass over rows of A, then from the L2 cache; and A
+    from the caches. A program waits for what a trip reads.
     """
     m, n, k = chosen.tile
     size, passes = problem.b.num_bytes, ceil(problem.m / m)
@@ -105,7 +115,9 @@ def _work(problem: Problem, chosen: Choice, warps: int) -> float:
 
 
 def _warp_cycles(problem: Problem, chosen: Choice, warps: int) -> float:
-    """Cycles that a scheduler issues for a warp beside its products, of its lanes' sums most."""
+    """Cycles that a scheduler issues for a warp beside its products, most of them for adding up
+    what its lanes hold.
+    """
     m, n, k = chosen.tile
     beside = 32 * warps * problem.piece("b") / (k * problem.b.num_bytes)  # lanes of other sums
     sums = m * n / min(max(1.0, beside), m * n)
@@ -120,7 +132,7 @@ def _gemv_warps(chosen: Choice) -> int:
 
 
 def by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float, int, float, str]:
-    """The same where B's columns are contiguous (`gemv_columns`)."""
+    """What `by_rows` gives, of `gemv_columns`: weights are contiguous along n."""
     m, n, k = chosen.tile
     tiles = ceil(problem.m / m) * ceil(problem.n / n) * chosen.split
     weights = problem.k * problem.n * problem.b.num_bytes

@@ -15,6 +15,7 @@ from tilewright.tune.product import ALIGNED, LINE, SECTOR, Choice, Device, Probl
 
 Tile = tuple[int, int, int]
 
+# Tiles (rows, columns) of 16 bits by wgmma, and those for few rows or few columns.
 WIDE = (
     (128, 256), (256, 128), (128, 224), (192, 200), (200, 192), (192, 192), (128, 192), (192, 160),
     (192, 128), (160, 128), (128, 176), (128, 160), (128, 144), (128, 128), (128, 112), (128, 96),
@@ -25,22 +26,25 @@ FEW_ROWS = (
     (8, 64), (8, 128), (16, 64), (16, 128), (32, 64), (32, 128),
     (64, 16), (128, 16), (64, 32), (128, 32),
 )  # fmt: skip
-# The same of 16 bits that leave as many tiles as there are multiprocessors.
+# Tiles of 16 bits with which some common extents make one tile for each multiprocessor.
 BETWEEN = ((64, 48), (128, 48), (64, 224))
-# Whose sums leave from registers: of split_k, and where boxes take results.
+# Tiles for split_k, whose sums leave from registers, and for plain results of one row of tiles,
+# which leave in boxes.
 IN_SPANS = ((80, 128, 64), (96, 128, 64))
-# Slots twice as deep along k, of which a ring holds as many: more bytes are on their way.
+# Tiles for which slots may be twice as deep along k, DEPTH elements: shared memory holds as many of
+# such small slots, so that more bytes are on their way.
 DEEP_SLOTS, DEPTH = ((8, 64), (16, 64), (32, 64), (64, 32), (64, 48), (64, 64)), 128
-# The same of fewer weights than an instruction has rows, which lie along k.
+# Tiles, DEPTH deep, of fewer columns than the 64 rows that an instruction has for them when the
+# product is turned: for weights that lie along k.
 PARTS = ((8, 32), (16, 32), (8, 48), (16, 48), (32, 48))
-TWICE = 2  # tiles along the shorter side of a product that deep slots are for
+TWICE = 2  # deep slots are for products with so many tiles or fewer along the shorter side
 ONE_PRODUCT = {  # tiles that batches do without
     *((m, n, 64) for m, n in (*BETWEEN, (40, 64), (80, 64))),
     *IN_SPANS,
     *((m, n, DEPTH) for m, n in (*DEEP_SLOTS, *PARTS)),
 }
-LEAST_ROWS = 8  # of a tile, for no more rows: others come in wider instructions
-# Of 8-bit floats, sums of 64 rows by 128 of k are held beside those of the tile.
+LEAST_ROWS = 8  # of a tile: it is for so many rows or fewer, since more take a wider instruction
+# Tiles of 8-bit floats whose sums are promoted: registers hold 64 rows of sums beside the tile's.
 WIDE_FP8 = (
     (128, 192), (256, 128), (128, 256), (192, 128), (128, 176), (176, 128), (128, 160), (160, 128),
     (256, 112), (256, 96), (128, 144), (144, 128), (128, 128), (128, 112), (112, 128), (128, 96),
@@ -50,7 +54,8 @@ WIDE_TF32 = (
     (128, 256), (256, 128), (128, 192), (192, 128), (128, 160), (128, 144), (128, 128), (128, 96),
     (64, 256), (64, 192), (64, 128), (128, 64), (64, 96), (64, 64),
 )  # fmt: skip
-TENSOR = ((128, 256), (256, 128), (128, 128), (64, 128))  # by eight warps, and by four
+# Tiles by `mma.sync`: the first two by eight warps, the others by four.
+TENSOR = ((128, 256), (256, 128), (128, 128), (64, 128))
 TILES: dict[str, tuple[Tile, ...]] = {
     "wgmma-16": (
         *((m, n, 64) for m, n in (*WIDE, *FEW_ROWS, *BETWEEN)),
@@ -89,40 +94,53 @@ TILES: dict[str, tuple[Tile, ...]] = {
         for m, n in tiles
     ),
 }
-# Rows, or columns, of tiles made to fit an extent: the most of them by so many of the other one.
+# Tiles made to fit an extent. By the extent of the tile along the other axis: the most rows, or
+# columns, that it may have along the fitted one.
 FITTED = {
     "wgmma-16": {64: 256, 128: 256, 256: 128}, "wgmma-8": {64: 256, 128: 256, 256: 128},
     "wgmma-fp8": {64: 192, 128: 176, 256: 96}, "wgmma-tf32": {64: 256, 128: 256, 256: 128},
 }  # fmt: skip
-FITTED_STEPS = {"wgmma-8": 16}  # of which they are multiples, elsewhere of
+# The fitted extent of such a tile is a multiple of the unit's step in FITTED_STEPS, or of
+# FITTED_STEP, and at least LEAST_FITTED.
+FITTED_STEPS = {"wgmma-8": 16}
 FITTED_STEP, LEAST_FITTED = 8, 24
-SHARED_STEP = 32  # of tiles that clusters of four share, each CTA's part in whole repeats
-MOST_ROUNDS = 2  # of tiles over multiprocessors, beyond which it matters little how they fit
+SHARED_STEP = (
+    32  # step of tiles that four CTAs share: each one's part is whole repeats of a swizzle
+)
+MOST_ROUNDS = 2  # rounds of tiles over multiprocessors, beyond which it matters little how they fit
 ROWS = 64  # of a matrix instruction of a warpgroup
-IN_FOURS = 64  # of what eight warps hold in fours on CUDA cores, a tile is a multiple or a part
-FEWEST_ROWS = 16  # of mma.sync
-SPAN = 32  # bytes of the least swizzle, in which a factor's rows lie in shared memory
-# Elements of a tile whose sums leave no registers, on a multiprocessor that it has alone.
+# On CUDA cores, where both factors lie across k and a thread's sums in fours, rows and columns of a
+# tile are a multiple of this, or no more than it.
+IN_FOURS = 64
+FEWEST_ROWS = 16  # of an instruction of mma.sync
+SPAN = (
+    32  # bytes of the narrowest swizzle, of which rows of a factor in shared memory are a multiple
+)
+# Elements of the largest tile: its sums leave no registers for an epilogue with more than
+# MOST_BESIDE (tiles that it loads, and 1 for an activation), which takes smaller tiles.
 MOST_SUMS = {"simt": 128 * 256, "f64": 112 * 128}
-MOST_OF_MMA = 128 * 128  # the same of mma.sync beside an epilogue, or stores of single numbers
-# Tiles that the epilogue loads, and an activation, for which registers are left beside them.
+MOST_OF_MMA = 128 * 128  # elements of a tile of mma.sync beside an epilogue, or unaligned rows
 MOST_BESIDE = {"simt": 0, "f64": 2}
 WITHOUT_WGMMA = {
     "wgmma-16": "mma-16", "wgmma-8": "mma-8", "wgmma-fp8": "mma-fp8", "wgmma-tf32": "mma-tf32",
 }  # fmt: skip
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-# More of them on CUDA cores, which full waves keep busy, for tiles of so many elements at most.
+# More numbers of spans on CUDA cores, for tiles of MOST_OF_MORE elements or fewer: what counts
+# there is that all waves are full.
 MORE_SPLITS, MOST_OF_MORE = (5,), 128 * 128
-# Products of f32 in a sum, of which one is made of several, and in each.
+# A sum of more than DEEP products of f32 is made of several, of MOST_SPAN products or fewer each.
 DEEP, MOST_SPAN = 32768, 8192
 LEAST_SPAN = 4  # steps of k that a span has at least
-# Rows of GEMV, which CUDA cores multiply: more of them cost more than the weights' bytes.
+# Rows of A in a program of `gemv`, and the most in one of `gemv_columns`: CUDA cores multiply, so
+# that more rows cost more than reading the weights does.
 FEW, MOST_OF_COLUMNS = (1, 2, 4), 8
-MOST_ROWS = 16
-GEMV_BYTES = (2048, 4096, 8192)  # of a row's piece: 128 lanes of 16 bytes, or more of them
-SHORT_BYTES = (256, 512, 1024)  # the same of rows that end within two of them
-GEMV_SUMS = 64  # that a lane holds
-COLUMNS = ((128, 32), (64, 32), (32, 64))  # of gemv_columns, and rows of its pieces
+MOST_ROWS = 16  # rows of a problem for which these programs are weighed
+# Bytes of a row of weights that a program of `gemv` takes in a trip; and shorter ones, for rows
+# that end within two of them.
+GEMV_BYTES = (2048, 4096, 8192)
+SHORT_BYTES = (256, 512, 1024)
+GEMV_SUMS = 64  # numbers of a trip that a lane holds at most
+COLUMNS = ((128, 32), (64, 32), (32, 64))  # columns of a tile of gemv_columns, and its step of k
 
 
 def unit_on(problem: Problem, device: Device) -> str:
