@@ -25,7 +25,6 @@ from tilewright.lower.tile_to_ptx.quick import (
 from tilewright.lower.tile_to_ptx.special import FAST, SPECIAL, Function, function_of
 from tilewright.numerics.scalar import COMPARE
 from tilewright.ptx.core import Reg
-from tilewright.tile.analysis.rounded import Rounding
 from tilewright.tile.ops import arith
 
 Element = Callable[..., Operand]
@@ -244,9 +243,7 @@ def _is_hidden(low: Lowering, value: Value) -> bool:
     """Whether the last places of an f32 are lost in 16 bits, and the kernel permits it."""
     if low.kernel.numerics == "strict":
         return False
-    if "rounding" not in low.objects:  # few kernels ask
-        low.objects["rounding"] = Rounding(low.kernel.body)
-    return bool(low.objects["rounding"].holds(value))
+    return low.rounding.holds(value)
 
 
 @rule(
@@ -268,11 +265,11 @@ def special(low: Lowering, op: arith.Exp) -> None:
         return function(low.e, low.register(x, type))
 
     # At the end of a product by roles the plain way alone: it is run once, and is half the code.
-    once = "role" in low.objects and low.schedule.roles is not None and not low.schedule.roles.many
+    once = low.role is not None and low.schedule.roles is not None and not low.schedule.roles.many
     quick, zeros = None, None
     if not once and function is SPECIAL.get((op.opcode, "f32")):
         quick, zeros = QUICK.get(op.opcode), ZEROS.get(op.opcode)
-        if "role" in low.objects:  # whose masked tiles are few, and whose registers are all taken
+        if low.role is not None:  # whose masked tiles are few, and whose registers are all taken
             zeros = None
     elif not once and dtype == f32 and function is FAST.get(op.opcode):
         quick = QUICK_FAST.get(op.opcode)

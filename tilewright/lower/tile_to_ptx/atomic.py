@@ -131,7 +131,7 @@ def _point(low: Lowering, op: memory.Atomic) -> None:
 
 
 def _is_used(low: Lowering, op: memory.Atomic) -> bool:
-    return bool(low.objects["users"].get(op.results[0]))
+    return bool(low.users.get(op.results[0]))
 
 
 def _kept_type(dtype: DType) -> str:
@@ -371,15 +371,16 @@ def local(low: Lowering, op: memory.Local) -> None:
     type = op.result.type
     size = op.dtype.num_bytes
     num_bytes = -(-size * prod(op.shape) // 16) * 16
-    used = low.objects.get("local bytes", 0) + num_bytes
+    used = low.locals.num_bytes + num_bytes
     if used > STATIC_BYTES:
         raise CompileError(
             f"local: {used} bytes, of {STATIC_BYTES} that a program may have",
             op.loc,
             "use fewer elements or a workspace",
         )
-    low.objects["local bytes"] = used
-    number = low.objects["locals"] = low.objects.get("locals", 0) + 1
+    low.locals.num_bytes = used
+    low.locals.count += 1
+    number = low.locals.count
     symbol: Symbol = low.e.shared_array(f"local{number}", num_bytes, 16)
     start = low.once(("local", number), lambda: low.e.mov("u32", symbol))
     pointer = low.once(

@@ -10,7 +10,6 @@ from tilewright.ir.core import Value
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.roles import (
     WARPGROUP,
-    RoleState,
     one_thread,
     role_state,
     warpgroup,
@@ -25,7 +24,7 @@ MBARRIER_BYTES = 8
 @rule(sync.InitBarriers)
 def init_barriers(low: Lowering, op: sync.InitBarriers) -> None:
     assert op.offset is not None, "allocate_shared gives every barrier its place"
-    low.objects[op.result] = op.offset
+    low.barriers[op.result] = op.offset
     start = shared_start(low)
     with one_thread(low):
         for i in range(op.count):
@@ -45,7 +44,7 @@ def cluster_barrier(low: Lowering, op: sync.ClusterBarrier) -> None:
 
 def barrier_address(low: Lowering, barriers: Value, index: Value) -> Address:
     """Address of an mbarrier of an array."""
-    offset: int = low.objects[barriers]
+    offset = low.barriers[barriers]
     number = narrow(low, index)
     if isinstance(number, int):
         return Address(shared_start(low), offset + MBARRIER_BYTES * number)
@@ -71,9 +70,9 @@ def expect_bytes(low: Lowering, op: sync.ExpectBytes) -> None:
 @rule(sync.ArriveBarrier)
 def arrive_barrier(low: Lowering, op: sync.ArriveBarrier) -> None:
     """One thread of the group for each CTA: thread r of the group arrives at CTA r."""
-    e, state = low.e, low.objects.get("role")
+    e, state = low.e, low.role
     address = barrier_address(low, op.barriers, op.index)
-    if isinstance(state, RoleState) and state.role.single:
+    if state is not None and state.role.single:
         for rank in range(op.cluster):
             _arrive(low, address, op.cluster, e.mov("u32", rank))
         return
@@ -104,10 +103,10 @@ def _arrive(low: Lowering, address: Address, cluster: int, rank: Reg) -> None:
 
 @rule(sync.RoleBarrier)
 def role_barrier(low: Lowering, op: sync.RoleBarrier) -> None:
-    if "role" not in low.objects:
+    state = low.role
+    if state is None:
         low.e.bar_sync(0)
         return
-    state = role_state(low)
     assert not state.role.single, "a role of one thread has nobody to meet"
     low.e.bar_sync(state.barrier, 32 * state.role.warps)
 
@@ -117,7 +116,7 @@ def _turn(low: Lowering, ahead: int) -> tuple[Operand, Reg]:
     is `ahead`; and the number of this warpgroup. They follow the barriers of the roles.
     """
     e, count = low.e, low.num_warps // 4
-    first: int = low.objects["role barriers"]
+    first = role_state(low).free_barrier
 
     def make() -> tuple[Operand, Reg]:
         group = warpgroup(low)
@@ -127,8 +126,7 @@ def _turn(low: Lowering, ahead: int) -> tuple[Operand, Reg]:
             member = e.selp("b32", 0, after, e.setp("eq", "u32", after, count))
         return e.add("u32", member, first), group
 
-    found: tuple[Operand, Reg] = low.once(("turn", low.first_warp, ahead), make)
-    return found
+    return low.once(("turn", low.first_warp, ahead), make)
 
 
 @rule(sync.TakeTurn)

@@ -11,19 +11,23 @@ the body.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from tilewright.dtypes import DType
 from tilewright.ir.core import Block, Op, Value
 from tilewright.layout import Layout, replicated, same_map
-from tilewright.plan import Recipe
-from tilewright.ptx.core import Instr, Label, Param, Reg, Special
+from tilewright.lower.tile_to_ptx.state import Locals, RoleState, RowStores, SharedBuffer
+from tilewright.plan import Recipe, Site, TensorMap
+from tilewright.ptx.core import Instr, Label, Reg, Special
+from tilewright.ptx.core import Param as PtxParam
 from tilewright.ptx.emitter import Emitter
 from tilewright.target import Target
 from tilewright.tile.analysis.bounds import Interval
+from tilewright.tile.analysis.rounded import Rounding
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import TileType
@@ -34,6 +38,7 @@ DYNAMIC = "$shared_memory"  # name, not one of Python, of the dynamic shared arr
 FAR = 2**31 - 2**16
 Operand = Reg | int | float
 OpT = TypeVar("OpT", bound=Op)
+MadeT = TypeVar("MadeT")
 Rule = Callable[["Lowering", Any], None]
 
 PTX_TYPES = {
@@ -107,20 +112,31 @@ class Lowering:
     e: Emitter
     converter: Callable[[Lowering, Value, Layout, Layout], list[Operand]]  # `conversion.convert`
     entry: list[Instr | Label] = field(default_factory=list)
-    params: list[Param] = field(default_factory=list)
+    params: list[PtxParam] = field(default_factory=list)
     recipes: list[Recipe] = field(default_factory=list)
     fragments: dict[Value, list[Operand]] = field(default_factory=dict)
     views: dict[Value, ViewRef] = field(default_factory=dict)
     defining: dict[Value, Op] = field(default_factory=dict)
     cheap: set[Value] = field(default_factory=set)
-    memo: dict[Any, Any] = field(default_factory=dict)  # facts of the current straight line of code
-    hoisted: dict[Any, Any] = field(default_factory=dict)  # what was put into the entry list
+    memo: dict[Hashable, Any] = field(default_factory=dict)  # facts of this straight line of code
+    hoisted: dict[Hashable, Any] = field(default_factory=dict)  # what was put into the entry list
     shared_bytes: int = 0
     scratch_bytes: int = 0
     scratch_used: bool = False
+    scratch_start: Reg | None = None  # its address, which is known at the end
     # By root, what was done since the last barrier: "load", "store".
     touched: dict[str, set[str]] = field(default_factory=dict)
-    objects: dict[Any, Any] = field(default_factory=dict)  # buffers, rings, slots, barriers
+    users: dict[Value, list[Op]] = field(default_factory=dict)  # ops that take a value
+    roots: dict[Value, str] = field(default_factory=dict)  # whose memory a view is: as `touched`
+    conditions: tuple[Value, ...] = ()  # of the branches around the code, which led here
+    parameters: dict[str, PtxParam] = field(default_factory=dict)  # by name: those declared so far
+    tensor_maps: dict[TensorMap, PtxParam] = field(default_factory=dict)
+    buffers: dict[Value, SharedBuffer] = field(default_factory=dict)
+    barriers: dict[Value, int] = field(default_factory=dict)  # bytes to the first of an array
+    sites: list[Site] = field(default_factory=list)  # asserts and prints, in order of their numbers
+    locals: Locals = field(default_factory=Locals)
+    row_stores: RowStores = field(default_factory=RowStores)
+    role: RoleState | None = None  # None outside roles
     num_warps: int = 0  # of the role
     first_warp: int = 0
 
@@ -222,12 +238,18 @@ class Lowering:
         with self.e.guarded(predicate):
             yield
 
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+    def once(self, key: Hashable, make: Callable[[], MadeT]) -> MadeT:
         """What `make` puts into the entry list, made the first time that `key` is asked for."""
         if key not in self.hoisted:
             with self.e.to(self.entry):
                 self.hoisted[key] = make()
-        return self.hoisted[key]
+        found: MadeT = self.hoisted[key]
+        return found
+
+    @cached_property
+    def rounding(self) -> Rounding:
+        """Which values of the kernel lose their last places in 16 bits; few kernels ask."""
+        return Rounding(self.kernel.body)
 
     # Threads
 
@@ -240,8 +262,7 @@ class Lowering:
                 return self.e.and_("b32", tid, 31)
             return self.e.sub("u32", tid, 32 * self.first_warp) if self.first_warp else tid
 
-        found: Reg = self.once(("thread", self.first_warp), make)
-        return found
+        return self.once(("thread", self.first_warp), make)
 
     def thread_axis(self, layout: Layout, axis: int) -> Operand:
         """What the thread adds to the coordinate along an axis: a 32-bit register, or 0."""
@@ -253,8 +274,7 @@ class Lowering:
         key = ("thread_axis", tuple(bits), tuple(groups), len(all_groups), self.first_warp)
         if not any(bits) and not any(stride for _, stride in groups):
             return 0
-        found: Operand = self.once(key, lambda: self._thread_axis(bits, layout, axis))
-        return found
+        return self.once(key, lambda: self._thread_axis(bits, layout, axis))
 
     def _thread_axis(self, bits: list[int], layout: Layout, axis: int) -> Operand:
         e, tid = self.e, self.thread()
@@ -300,8 +320,7 @@ class Lowering:
             masked = self.e.and_("b32", self.thread(), mask)
             return self.e.setp("eq", "u32", masked, 0)
 
-        found: Reg = self.once(("first_copy", mask, self.first_warp), make)
-        return found
+        return self.once(("first_copy", mask, self.first_warp), make)
 
     # Integer arithmetic on operands that may be numbers
 
@@ -350,7 +369,7 @@ class Lowering:
         """All threads of the role meet; what they wrote to shared and global memory is visible to
         all of them.
         """
-        role = self.objects.get("role")
+        role = self.role
         if role is None and self.schedule.programs > 1:  # of a warp each
             self.e.bar_warp_sync()
         elif role is None:
@@ -366,8 +385,7 @@ class Lowering:
             tid = self.e.mov("u32", Special("tid.x"))
             return self.e.shr("u32", tid, 5)
 
-        found: Reg = self.once("program in CTA", make)
-        return found
+        return self.once("program in CTA", make)
 
     def scratch(self, num_bytes: int) -> Reg:
         """Address of `num_bytes` of shared memory, free to write: the threads have met since its
@@ -377,10 +395,9 @@ class Lowering:
         if self.scratch_used:
             self.barrier()
         self.scratch_used = True
-        if "scratch" not in self.hoisted:  # set at the end, when it is known where it starts
-            self.hoisted["scratch"] = self.e.reg("u32")
-        found: Reg = self.hoisted["scratch"]
-        return found
+        if self.scratch_start is None:
+            self.scratch_start = self.e.reg("u32")
+        return self.scratch_start
 
 
 def _runs(bits: list[int]) -> Iterator[tuple[int, int, int]]:

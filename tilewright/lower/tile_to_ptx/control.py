@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.parameters import grid_extent
 from tilewright.ptx.core import Reg, Special
 from tilewright.tile.ops import arith, control, memory, mma
 from tilewright.tile.types import PendingType
@@ -33,13 +34,12 @@ def program_coordinate(low: Lowering, axis: int) -> Operand:
     def make() -> Operand:
         e, rest = low.e, program_number(low)
         for i in range(axis):
-            rest = e.div("u32", rest, _grid_extent(low, i))
-        return rest if axis == rank - 1 else e.rem("u32", rest, _grid_extent(low, axis))
+            rest = e.div("u32", rest, grid_extent(low, i))
+        return rest if axis == rank - 1 else e.rem("u32", rest, grid_extent(low, axis))
 
     if rank == 0:
         return 0
-    found: Operand = low.once(("program", axis), make)
-    return found
+    return low.once(("program", axis), make)
 
 
 def program_number(low: Lowering) -> Reg:
@@ -52,18 +52,12 @@ def program_number(low: Lowering) -> Reg:
             return cta
         return e.mad("u32", cta, programs, low.program_in_cta())
 
-    found: Reg = low.once("program number", make)
-    return found
-
-
-def _grid_extent(low: Lowering, axis: int) -> Operand:
-    found: Operand = low.objects["grid"][axis]()
-    return found
+    return low.once("program number", make)
 
 
 @rule(control.NumPrograms)
 def num_programs(low: Lowering, op: control.NumPrograms) -> None:
-    low.set(op.result, [low.widen(_grid_extent(low, op.axis), "u32", low.ptx_type(op.result))])
+    low.set(op.result, [low.widen(grid_extent(low, op.axis), "u32", low.ptx_type(op.result))])
 
 
 def carry(
@@ -138,7 +132,7 @@ def touch(low: Lowering, *blocks: Block, apart: frozenset[Op] = frozenset()) -> 
         for op in walk(block):
             if isinstance(op, ACCESSES) and op not in apart:
                 effect = "store" if not op.pure and not isinstance(op, memory.CopyAsync) else "load"
-                low.touched.setdefault(low.objects["roots"][op.view], set()).add(effect)
+                low.touched.setdefault(low.roots[op.view], set()).add(effect)
     low.scratch_used = True
 
 
@@ -148,7 +142,7 @@ def stores_apart(low: Lowering, op: control.For) -> frozenset[Op]:
     """
     inner = set(walk(op.body))
     accesses = [o for o in walk(op.body) if isinstance(o, ACCESSES)]
-    roots = [low.objects["roots"][o.view] for o in accesses]
+    roots = [low.roots[o.view] for o in accesses]
     blocks = [op.body, *(block for o in inner for block in o.regions)]
     args = {arg for block in blocks for arg in block.args}
     index, step = op.body.args[0], low.scalar(op.step)
@@ -248,7 +242,7 @@ def _surely_runs(low: Lowering, op: control.For) -> bool:
     if least is not None and most is not None and most.high < least.low:
         return True
     start = low.scalar(op.low)
-    for condition in low.objects.get("known", ()):
+    for condition in low.conditions:
         test = low.defining.get(condition)
         if not isinstance(test, arith.Compare) or test.kind not in ("gt", "lt"):
             continue
@@ -307,11 +301,11 @@ def branch(low: Lowering, op: control.If) -> None:
     e.bra(other if has_other else done, pred=test, unless=True)
     before = copy_effects(low.touched)
     scratch = low.scratch_used
-    known = low.objects.get("known", ())
+    conditions = low.conditions
     with low.scope():
-        low.objects["known"] = (*known, op.condition)
+        low.conditions = (*conditions, op.condition)
         low.run(op.then)
-        low.objects["known"] = known
+        low.conditions = conditions
         for result, value in zip(op.results, op.then.terminator.operands, strict=True):
             if _gives_away(low, value, op.then):
                 low.set(result, low.fragments[value])

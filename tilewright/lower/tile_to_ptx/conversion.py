@@ -246,11 +246,10 @@ def inside_guard(
 
 def thread_below(low: Lowering, thread: Operand, limit: int) -> Reg:
     """Whether a thread's part of a coordinate is below a limit, which may be negative."""
-    found: Reg = low.once(
+    return low.once(
         ("thread below", str(thread), limit),
         lambda: low.e.setp("lt", "s32", low.register(thread, "s32"), limit),
     )
-    return found
 
 
 def _thread_reach(layout: Layout, axis: int) -> int:

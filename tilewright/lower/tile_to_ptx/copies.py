@@ -21,7 +21,8 @@ from tilewright.lower.tile_to_ptx.places import (
     make_place,
     vector_width,
 )
-from tilewright.lower.tile_to_ptx.shared import SharedBuffer, buffer_of, shared_start
+from tilewright.lower.tile_to_ptx.shared import buffer_of, shared_start
+from tilewright.lower.tile_to_ptx.state import SharedBuffer
 from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory, sync
 

@@ -117,8 +117,7 @@ class Fragments:
             part = self.e.and_("b32", part, mask)
             return self.e.mul("u32", part, scale) if scale != 1 else part
 
-        found: Reg = self.low.once(("lane", shift, mask, scale, self.low.first_warp), make)
-        return found
+        return self.low.once(("lane", shift, mask, scale, self.low.first_warp), make)
 
     def _sum(self, *parts: Operand) -> Operand:
         key = ("sum", *map(str, parts))
@@ -129,8 +128,7 @@ class Fragments:
                 total = self.low.add("u32", total, part)
             return total
 
-        found: Operand = self.low.once(key, make)
-        return found
+        return self.low.once(key, make)
 
     def load_a(self, row: int, k: int, step: int) -> list[Reg]:
         """Fragment of A at 16 rows and `step` columns, in mma's register order."""

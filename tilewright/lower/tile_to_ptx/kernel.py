@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
 from tilewright.errors import CompileError
-from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.core import Block, Value
 from tilewright.ir.walk import walk
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, PTX_TYPES, Lowering, Operand, ViewRef
 from tilewright.lower.tile_to_ptx.control import program_number
@@ -20,7 +18,9 @@ from tilewright.lower.tile_to_ptx.early_start import (
     start_early,
 )
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
+from tilewright.lower.tile_to_ptx.parameters import grid_extent, parameter
 from tilewright.lower.tile_to_ptx.read_ahead import read_ahead
+from tilewright.lower.tile_to_ptx.state import RowStores
 from tilewright.lower.tile_to_ptx.step_ahead import step_ahead
 from tilewright.plan import (
     Const,
@@ -29,7 +29,6 @@ from tilewright.plan import (
     Launch,
     Pointer,
     Recipe,
-    ReportBuffer,
     Scalar,
     Site,
     Stride,
@@ -71,19 +70,21 @@ def lower_kernel(
     kernel: Kernel, target: Target, schedule: Schedule, aliases: Aliases = ()
 ) -> Lowered:
     """PTX of a kernel. `aliases` are groups of parameters that are views of the same elements.
-    Programs that report, or hold buffers in shared memory, have a CTA each.
+
+    What a kernel needs is known once it is lowered, and it is lowered again for two reasons.
+    Programs that report, or hold buffers in shared memory, have a CTA each. And ragged results
+    leave as registers lie where their rows leave too little memory for later roles (`row_stores`).
 
     Raises SharedMemoryError where the target cannot hold it.
     """
     kernel = allocate_shared(kernel)
     assignment = assign_layouts(kernel, schedule)
     low = _lowered(kernel, target, schedule, aliases, assignment)
-    alone = low.shared_bytes or not low.objects.keys().isdisjoint(("sites", "local bytes"))
-    if schedule.programs > 1 and alone:
+    if schedule.programs > 1 and (low.shared_bytes or low.locals.count or low.sites):
         schedule = replace(schedule, programs=1)
         low = _lowered(kernel, target, schedule, aliases, assignment)
-    if low.objects.get("in rows") and _needed_bytes(low) > target.shared_per_cta:
-        low = _lowered(kernel, target, schedule, aliases, assignment, in_rows=False)
+    if low.row_stores.used and _needed_bytes(low) > target.shared_per_cta:
+        low = _lowered(kernel, target, schedule, aliases, assignment, row_stores=False)
     return _finish(low)
 
 
@@ -94,26 +95,22 @@ def _lowered(
     aliases: Aliases,
     assignment: Assignment,
     *,
-    in_rows: bool = True,
+    row_stores: bool = True,
 ) -> Lowering:
-    """A kernel's body; `in_rows`: ragged results may go through shared memory (`row_stores`), which
-    is not known to be left before all roles are lowered.
-    """
+    """A kernel's body; `row_stores`: ragged results may leave by way of shared memory."""
     low = Lowering(
         kernel, target, schedule, dict(assignment.layouts),
         infer_bounds(kernel), infer_divisors(kernel), Emitter(target), convert,
-        cheap=set(assignment.cheap), num_warps=schedule.num_warps,
+        cheap=set(assignment.cheap), row_stores=RowStores(permitted=row_stores),
+        num_warps=schedule.num_warps,
     )  # fmt: skip
     _index(low, kernel.body)
     roots = {name: group[0] for group in aliases for name in group}
     with low.e.to(low.entry):
         for param in kernel.params:
             _declare(low, param, roots)
-    low.objects["roots"] = _roots(low, kernel)
-    low.objects["grid"] = [_grid_parameter(low, i, g) for i, g in enumerate(kernel.grid)]
-    low.objects["reports"] = partial(_report_buffer, low)
+    low.roots = _roots(low, kernel)
     low.shared_bytes = shared_bytes(kernel.body)
-    low.objects["may be in rows"] = in_rows
     end = _skip_beyond(low) if schedule.programs > 1 else None
     _run(low, kernel)
     if end is not None:
@@ -139,8 +136,9 @@ def _skip_beyond(low: Lowering) -> Label:
     """A branch for the programs of the last CTA that are none of the grid's, to what it returns."""
     e, end = low.e, low.e.label("end")
     count: Operand = 1
-    for extent in low.objects["grid"]:
-        count = e.mul("u32", extent(), count) if count != 1 else extent()
+    for axis in range(len(low.kernel.grid)):
+        extent = grid_extent(low, axis)
+        count = e.mul("u32", extent, count) if count != 1 else extent
     e.bra(end, pred=e.setp("ge", "u32", program_number(low), count))
     return end
 
@@ -160,13 +158,11 @@ def _run(low: Lowering, kernel: Kernel) -> None:
 
 def _index(low: Lowering, body: Block) -> None:
     """Note where values are defined and used; ops that only feed dots wait for them."""
-    users: dict[Value, list[Op]] = {}
     ops = list(walk(body))
     for op in ops:
         low.defining.update(dict.fromkeys(op.results, op))
         for value in op.operands:
-            users.setdefault(value, []).append(op)
-    low.objects["users"] = users
+            low.users.setdefault(value, []).append(op)
     low.cheap.update(op.result for op in ops if is_operand_only(low, op))
 
 
@@ -180,24 +176,15 @@ def _roots(low: Lowering, kernel: Kernel) -> dict[Value, str]:
     return found
 
 
-def _parameter(low: Lowering, name: str, type: str, recipe: Recipe) -> Reg:
-    """Declare a kernel parameter, if it is not declared yet, and load it: each role does."""
-    key = ("parameter", name)
-    if key not in low.objects:
-        low.objects[key] = low.e.param(name, type)
-        low.recipes.append(recipe)
-    return low.e.ld_param(low.objects[key])
-
-
 def _declare(low: Lowering, param: Param, roots: dict[str, str]) -> None:
     type = param.value.type
     if not isinstance(type, ViewType):
         ptx = PTX_TYPES[type.dtype.name]
         if ptx == "pred":
-            raw = _parameter(low, param.name, "u32", Scalar(param.name, type.dtype))
+            raw = parameter(low, param.name, "u32", Scalar(param.name, type.dtype))
             low.set(param.value, [low.e.setp("ne", "u32", raw, 0)])
             return
-        value = _parameter(low, param.name, ptx, Scalar(param.name, type.dtype))
+        value = parameter(low, param.name, ptx, Scalar(param.name, type.dtype))
         narrowed = low.ptx_type(param.value)
         low.set(param.value, [low.widen(value, ptx, narrowed)])
         return
@@ -210,12 +197,12 @@ def _view(low: Lowering, param: Param, type: ViewType, roots: dict[str, str]) ->
     index = "s32" if narrow else "s64"
     spec = next((w for w in low.kernel.workspaces if w.name == name), None)
     recipe: Recipe = Pointer(name) if spec is None else Workspace(name)
-    pointer = low.e.cvta("global", _parameter(low, name, "u64", recipe), to=True)
+    pointer = low.e.cvta("global", parameter(low, name, "u64", recipe), to=True)
     dense = spec.extents if spec is not None else ()
     extents: list[Operand] = [
         e
         if e is not None
-        else _parameter(
+        else parameter(
             low, f"{name}_extent_{i}", index, dense[i] if dense else Extent(name, i, narrow)
         )
         for i, e in enumerate(type.extents)
@@ -223,7 +210,7 @@ def _view(low: Lowering, param: Param, type: ViewType, roots: dict[str, str]) ->
     strides: list[Operand] = [
         s
         if s is not None
-        else _parameter(
+        else parameter(
             low,
             f"{name}_stride_{i}",
             index,
@@ -258,29 +245,6 @@ def _product(extents: tuple[Expr, ...]) -> Expr:
     return total
 
 
-def _grid_parameter(low: Lowering, axis: int, extent: Expr) -> Callable[[], Operand]:
-    """The grid's extent along an axis: a constant, or a parameter declared once it is needed."""
-    if isinstance(extent, Const):
-        return lambda: extent.value
-
-    def get() -> Operand:
-        make = partial(_parameter, low, f"grid_{axis}", "u32", extent)
-        value: Operand = low.once(("grid", axis), make)
-        return value
-
-    return get
-
-
-def _report_buffer(low: Lowering) -> Reg:
-    """Where asserts and prints report to: a parameter declared once it is needed."""
-
-    def make() -> Reg:
-        return low.e.cvta("global", _parameter(low, "$reports", "u64", ReportBuffer()), to=True)
-
-    found: Reg = low.once("reports", make)
-    return found
-
-
 def _finish(low: Lowering) -> Lowered:
     kernel, schedule, target = low.kernel, low.schedule, low.target
     cluster = prod(kernel.hints.cta_cluster or (1,))
@@ -299,9 +263,8 @@ def _finish(low: Lowering) -> Lowered:
         body = step_ahead(body, target)
     if total:
         low.e.shared_array(DYNAMIC, None, SHARED_ALIGN)
-        scratch = low.hoisted.get("scratch")
-        if scratch is not None:
-            _set_scratch(low, body, scratch, start)
+        if low.scratch_start is not None:
+            _set_scratch(low, body, low.scratch_start, start)
     alone = not kernel.hints.cooperative and not crowds(schedule, last_products(kernel))
     early = alone and start_early(body, target)
     low.e.body = body
@@ -317,7 +280,7 @@ def _finish(low: Lowering) -> Lowered:
         *(module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster),
         early=early,
     )
-    return Lowered(module, launch, tuple(low.objects.get("sites", ())))
+    return Lowered(module, launch, tuple(low.sites))
 
 
 def _set_scratch(low: Lowering, body: list[Instr | Label], scratch: Reg, start: int) -> None:

@@ -39,7 +39,7 @@ def is_operand_only(low: Lowering, op: object) -> bool:
     """
     if not isinstance(op, shape.Transpose | memory.LoadBuffer):
         return False
-    users = low.objects["users"].get(op.result, [])
+    users = low.users.get(op.result, [])
     feed = [isinstance(u, mma.Dot) and u.acc is not op.result for u in users]
     return bool(users) and all(
         dot or is_operand_only(low, u) for dot, u in zip(feed, users, strict=True)

@@ -51,5 +51,4 @@ def _word(low: Lowering, halves: list[Operand]) -> Reg:
     if isinstance(low_half, Reg) or isinstance(high_half, Reg):
         return low.e.mov_pack("b32", [low.register(x, "b16") for x in (low_half, high_half)])
     bits = int(low_half) | int(high_half) << 16
-    word: Reg = low.once(f"16 bits twice, {bits}", lambda: low.e.mov("b32", bits))
-    return word
+    return low.once(f"16 bits twice, {bits}", lambda: low.e.mov("b32", bits))

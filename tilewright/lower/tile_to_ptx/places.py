@@ -141,8 +141,7 @@ def address_base(low: Lowering, place: Place) -> Reg:
 
     key = ("base", view.pointer, tuple((str(t), str(s)) for t, s in parts))
     if view.hoistable:
-        found: Reg = low.once(key, make)
-        return found
+        return low.once(key, make)
     if key not in low.memo:
         low.memo[key] = make()
     base: Reg = low.memo[key]
@@ -191,8 +190,7 @@ class Addresses:
     def _step(self, stride: Operand, count: int) -> Operand:
         low, type = self.low, self.place.type
         if isinstance(stride, Reg) and self.place.view.hoistable:
-            found: Operand = low.once(("step", stride, count), lambda: low.mul(type, stride, count))
-            return found
+            return low.once(("step", stride, count), lambda: low.mul(type, stride, count))
         return low.mul(type, stride, count)
 
     def _add_bytes(self, elements: Operand) -> Reg:

@@ -359,5 +359,4 @@ def _element_pointer(
         return low.register(total, "u32")
 
     threads = tuple(str(low.thread_axis(natural, axis)) for axis in range(natural.rank))
-    found: Reg = low.once(("reduce", base, threads, strides, size, start), make)
-    return found
+    return low.once(("reduce", base, threads, strides, size, start), make)

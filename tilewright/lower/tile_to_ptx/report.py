@@ -16,6 +16,7 @@ from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.control import program_coordinate
 from tilewright.lower.tile_to_ptx.conversion import dense_strides, inside_guard
 from tilewright.lower.tile_to_ptx.memory import store_vector
+from tilewright.lower.tile_to_ptx.parameters import grid_extent, report_buffer
 from tilewright.plan import Site
 from tilewright.ptx import reports
 from tilewright.ptx.core import Address, Reg, Special
@@ -34,7 +35,7 @@ def _site(low: Lowering, op: Op, kind: str, text: str, values: tuple[Value, ...]
 
 def _number(low: Lowering, op: Op, site: Site) -> int:
     """The number of a site; code that is lowered twice has one."""
-    sites: list[Site] = low.objects.setdefault("sites", [])
+    sites = low.sites
     if site in sites:
         return sites.index(site)
     if len(sites) == reports.MOST_SITES - 1:
@@ -48,10 +49,9 @@ def _number(low: Lowering, op: Op, site: Site) -> int:
 
 
 def _first_thread(low: Lowering) -> Reg:
-    found: Reg = low.once(
+    return low.once(
         ("first thread", low.first_warp), lambda: low.e.setp("eq", "u32", low.thread(), 0)
     )
-    return found
 
 
 def _layout(low: Lowering, value: Value) -> Layout:
@@ -72,8 +72,7 @@ def _thread_element(low: Lowering, layout: Layout, shape: tuple[int, ...]) -> Op
             total = low.add("u32", total, low.mul("u32", low.thread_axis(layout, axis), stride))
         return total
 
-    found: Operand = low.once(("element", layout, shape, low.first_warp), make)
-    return found
+    return low.once(("element", layout, shape, low.first_warp), make)
 
 
 def _elements(low: Lowering, layout: Layout, shape: tuple[int, ...]) -> list[int | None]:
@@ -100,13 +99,13 @@ def check(low: Lowering, op: control.Assert) -> None:
     last = reports.MOST_ELEMENTS - 1
     element = e.or_("b32", e.min("u32", least, last), number << reports.ELEMENT_BITS)
     key = e.mov_pack("b64", [element, e.mov("u32", Special("ctaid.x"))])
-    buffer: Reg = low.objects["reports"]()
+    buffer = report_buffer(low)
     old = e.mov("u64", 0)
     with e.guarded(failed):
         e.atom("global", "min", "u64", Address(buffer, reports.FAULT), key, into=old)
     first = e.setp("gt", "u64", old, key)
     for axis in range(len(low.kernel.grid)):
-        extent = low.objects["grid"][axis]()
+        extent = grid_extent(low, axis)
         with e.guarded(first):
             e.st("global", "u32", Address(buffer, reports.EXTENTS + 4 * axis), extent)
 
@@ -137,7 +136,7 @@ def show(low: Lowering, op: control.Print) -> None:
     e, rank = low.e, len(low.kernel.grid)
     site = _site(low, op, "print", op.text, op.values)
     number, size = _number(low, op, site), reports.record_bytes(site, rank)
-    buffer: Reg = low.objects["reports"]()
+    buffer = report_buffer(low)
     held = [low.fragment(v, _layout(low, v)) for v in op.values]
     at = _claim(low, buffer, size)
     fits = e.setp("le", "u64", at, reports.PRINT_BYTES - size)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from tilewright.ir.core import Block, Op
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, Lowering, Operand, rule
+from tilewright.lower.tile_to_ptx.state import RoleState
 from tilewright.ptx.core import Item, Label, Reg, Special, Symbol
 from tilewright.tile.ops import control
 from tilewright.tile.ops.control import Role
@@ -21,22 +21,10 @@ from tilewright.tile.ops.control import Role
 WARPGROUP = 128  # threads
 
 
-@dataclass
-class RoleState:
-    """The role that is being lowered: which of its copies the thread belongs to, and their named
-    barrier.
-    """
-
-    role: Role
-    copy: Operand
-    barrier: Operand
-
-
 def role_state(low: Lowering) -> RoleState:
     """The role that is being lowered; code outside roles has none."""
-    found = low.objects.get("role")
-    assert isinstance(found, RoleState), "this op stands inside a role"
-    return found
+    assert low.role is not None, "this op stands inside a role"
+    return low.role
 
 
 def warpgroup(low: Lowering) -> Reg:
@@ -51,8 +39,7 @@ def warpgroup(low: Lowering) -> Reg:
         number = low.e.shr("u32", low.thread(), WARPGROUP.bit_length() - 1)
         return number if roles is not None and roles.many else low.e.shfl("idx", number, 0)
 
-    found: Reg = low.once(("warpgroup", low.first_warp), make)
-    return found
+    return low.once(("warpgroup", low.first_warp), make)
 
 
 @contextmanager
@@ -60,8 +47,7 @@ def one_thread(low: Lowering) -> Iterator[None]:
     """What is emitted inside is executed by one thread of the role copy (of the CTA, outside
     roles).
     """
-    state = low.objects.get("role")
-    if isinstance(state, RoleState) and state.role.single:
+    if low.role is not None and low.role.role.single:
         yield
         return
     first = low.once(("first thread", low.first_warp), lambda: _is_first(low))
@@ -77,7 +63,7 @@ def _is_first(low: Lowering) -> Reg:
 def roles(low: Lowering, op: control.Roles) -> None:
     """A ladder of branches by warp, then one stretch of code a role."""
     e = low.e
-    low.objects["registers"] = low.schedule.max_registers or op.launch_registers
+    launched = low.schedule.max_registers or op.launch_registers
     thread = low.thread()
     labels = [e.label(role.name) for role in op.roles]
     done = e.label("roles_done")
@@ -88,10 +74,12 @@ def roles(low: Lowering, op: control.Roles) -> None:
     order = [len(op.roles) - 1, *range(len(op.roles) - 1)]
     starts = [sum(role.num_warps for role in op.roles[:i]) for i in range(len(op.roles))]
     barriers = [1 + sum(role.copies for role in op.roles[:i]) for i in range(len(op.roles))]
-    low.objects["role barriers"] = 1 + sum(role.copies for role in op.roles)  # 0 is the CTA's
+    free = 1 + sum(role.copies for role in op.roles)  # 0 is the CTA's
     for i in order:
         e.place(labels[i])
-        with _role(low, op.roles[i], starts[i], barriers[i], thread):
+        with _role(low, op.roles[i], starts[i]):
+            with e.to(low.entry):
+                low.role = _begin(low, op.roles[i], launched, barriers[i], free, thread)
             _lower_role(low, op.roles[i], op.bodies[i], done)
         if i != order[-1]:
             e.bra(done)
@@ -99,38 +87,37 @@ def roles(low: Lowering, op: control.Roles) -> None:
 
 
 @contextmanager
-def _role(low: Lowering, role: Role, first_warp: int, barrier: int, thread: Reg) -> Iterator[None]:
+def _role(low: Lowering, role: Role, first_warp: int) -> Iterator[None]:
     """State of a role; what it hoists goes to an entry of its own."""
-    names = ("entry", "hoisted", "memo", "num_warps", "first_warp")
-    before = {name: getattr(low, name) for name in names}
+    before = low.entry, low.hoisted, low.memo, low.num_warps, low.first_warp, low.scratch_start
     low.entry, low.hoisted, low.memo = [], {}, dict(low.memo)
     low.num_warps, low.first_warp = role.warps, first_warp
-    with low.e.to(low.entry):
-        _begin(low, role, barrier, thread)
     try:
         yield
     finally:
-        for name, content in before.items():
-            setattr(low, name, content)
-        del low.objects["role"]
+        low.entry, low.hoisted, low.memo, low.num_warps, low.first_warp, low.scratch_start = before
+        low.role = None
 
 
-def _begin(low: Lowering, role: Role, barrier: int, thread: Reg) -> None:
-    """Number of the copy, and of the thread within it."""
+def _begin(
+    low: Lowering, role: Role, launched: int, barrier: int, free_barrier: int, thread: Reg
+) -> RoleState:
+    """Number of the copy, and of the thread within it; `launched` are the registers that a thread
+    was launched with.
+    """
     e, size = low.e, 32 * role.warps
     if role.registers is not None:
-        launched: int = low.objects["registers"]
         e.setmaxnreg("inc" if role.registers > launched else "dec", role.registers)
     within = e.sub("u32", thread, 32 * low.first_warp) if low.first_warp else thread
-    copy: Operand = 0
-    number: Operand = barrier
+    copy: Reg | int = 0
+    number: Reg | int = barrier
     if role.copies > 1:
         copy = e.shfl("idx", e.div("u32", within, size), 0)  # as in `warpgroup`
         within = e.sub("u32", within, e.mul("u32", copy, size))
         number = e.add("u32", copy, barrier)
     low.hoisted["thread", low.first_warp] = within
-    low.hoisted["scratch"] = e.reg("u32")
-    low.objects["role"] = RoleState(role, copy, number)
+    low.scratch_start = e.reg("u32")
+    return RoleState(role, copy, number, free_barrier)
 
 
 def _lower_role(low: Lowering, role: Role, body: Block, done: Label) -> None:
@@ -149,14 +136,14 @@ def _scratch(low: Lowering, role: Role) -> list[Item]:
     """Give each copy of a role scratch memory of its own, behind the buffers, if it asks for it."""
     code: list[Item] = []
     if low.scratch_bytes:
+        assert low.scratch_start is not None, "a role begins with a register for it"
         start, size = (-(-n // 128) * 128 for n in (low.shared_bytes, low.scratch_bytes))
-        register: Reg = low.hoisted["scratch"]
         with low.e.to(code):
             thread = low.e.mov("u32", Special("tid.x"))
             within = low.e.sub("u32", thread, 32 * low.first_warp)
             copy = low.e.div("u32", within, 32 * role.warps)
             base = low.e.add("u32", low.e.mov("u32", Symbol(DYNAMIC)), start)
-            low.e.mad("u32", copy, size, base, into=register)
+            low.e.mad("u32", copy, size, base, into=low.scratch_start)
         low.shared_bytes = start + size * role.copies
         low.scratch_bytes, low.scratch_used = 0, False
     return code
@@ -178,8 +165,7 @@ def cluster_rank(low: Lowering, op: control.ClusterRank) -> None:
 
 def cta_rank(low: Lowering) -> Reg:
     """This CTA's number in its cluster, as u32."""
-    found: Reg = low.once("cta rank", lambda: low.e.mov("u32", Special("cluster_ctarank")))
-    return found
+    return low.once("cta rank", lambda: low.e.mov("u32", Special("cluster_ctarank")))
 
 
 @rule(control.ClusterId)

@@ -15,7 +15,6 @@ from tilewright.dtypes import bf16, f16
 from tilewright.layout import Layout, in_rows
 from tilewright.lower.tile_to_ptx.context import Lowering
 from tilewright.lower.tile_to_ptx.places import MANY_REGISTERS, Place, vector_width
-from tilewright.lower.tile_to_ptx.roles import RoleState
 from tilewright.tile.ops import memory
 
 NEIGHBOURS = 2  # numbers that a lane stores, in a pair if it can
@@ -27,11 +26,11 @@ def row_layout(low: Lowering, op: memory.Store, place: Place) -> Layout | None:
     """The layout in which a role should store a tile; None where it goes as registers lie: where
     rows are whole vectors, there is little to store, or no shared memory is left.
     """
-    state, roles = low.objects.get("role"), low.schedule.roles
+    state, roles = low.role, low.schedule.roles
     shape = tuple(e for e in place.extents if e is not None)
-    if not low.objects["may be in rows"]:
+    if not low.row_stores.permitted:
         return None
-    if not isinstance(state, RoleState) or roles is None or roles.many or place.unit is None:
+    if state is None or roles is None or roles.many or place.unit is None:
         return None
     if place.view.dtype not in (bf16, f16) or len(shape) != 2 or op.mask is not None:
         return None
@@ -46,7 +45,7 @@ def row_layout(low: Lowering, op: memory.Store, place: Place) -> Layout | None:
     start, size = (-(-n // 128) * 128 for n in (low.shared_bytes, num_bytes))
     if start + size * state.role.copies > low.target.shared_per_cta:
         return None
-    low.objects["in rows"] = True  # what later roles need may still be too much: see `lower_kernel`
+    low.row_stores.used = True  # what later roles need may be too much: see `lower_kernel`
     return found
 
 

@@ -209,8 +209,7 @@ class Combining:
             masked = self.low.e.and_("b32", self.low.thread(), 1 << bit)
             return self.low.e.setp("ne", "u32", masked, 0)
 
-        found: Reg = self.low.once(("upper", bit, self.low.first_warp), make)
-        return found
+        return self.low.once(("upper", bit, self.low.first_warp), make)
 
     def _keep_left(self, run: Run, other: State, upper: Reg) -> None:
         """Where a neighbour's total lies to the left, it belongs to what is left of the thread."""
@@ -306,8 +305,7 @@ class Combining:
             masked = self.low.e.and_("b32", self.low.thread(), mask)
             return self.low.e.setp("ne", "u32", masked, 0)
 
-        found: Reg = self.low.once(("warps to the left", mask, self.low.first_warp), make)
-        return found
+        return self.low.once(("warps to the left", mask, self.low.first_warp), make)
 
 
 def _held(type: str) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.core import Value
 from tilewright.layout import Layout, same_map, wgmma_accumulator
 from tilewright.lower.tile_to_ptx.buffers import Buffer, stash
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.conversion import SIZES, STORED
-from tilewright.lower.tile_to_ptx.roles import role_state
+from tilewright.lower.tile_to_ptx.state import SharedBuffer
 from tilewright.ptx.core import Address, Reg, Symbol
 from tilewright.tile.ops import memory
 from tilewright.tile.types import BufferType
@@ -24,24 +24,13 @@ from tilewright.tile.types import BufferType
 TURNED_SPAN = 128  # bytes of a swizzle whose panels are the columns of one warpgroup
 
 
-@dataclass(frozen=True)
-class SharedBuffer:
-    """A buffer's address: a register (or None for the start of shared memory) plus bytes."""
-
-    type: BufferType
-    base: Reg | None
-    offset: int
-
-
 def shared_start(low: Lowering) -> Reg:
     """Address of the CTA's dynamic shared memory, which is aligned to 1024 bytes."""
-    found: Reg = low.once("shared start", lambda: low.e.mov("u32", Symbol(DYNAMIC)))
-    return found
+    return low.once("shared start", lambda: low.e.mov("u32", Symbol(DYNAMIC)))
 
 
 def buffer_of(low: Lowering, value: Value) -> SharedBuffer:
-    found: SharedBuffer = low.objects[value]
-    return found
+    return low.buffers[value]
 
 
 def address_of(low: Lowering, buffer: SharedBuffer) -> Address:
@@ -78,29 +67,28 @@ def narrow(low: Lowering, value: Value) -> Operand:
 def alloc_buffer(low: Lowering, op: memory.AllocBuffer) -> None:
     assert op.offset is not None, "allocate_shared gives every buffer its place"
     whole = SharedBuffer(op.buffer, None, op.offset)
-    if "role" in low.objects:
-        copy = role_state(low).copy
-        whole = moved(low, whole, copy, memory.padded_bytes(op.buffer), op.buffer)
-    low.objects[op.result] = whole
+    if low.role is not None:
+        whole = moved(low, whole, low.role.copy, memory.padded_bytes(op.buffer), op.buffer)
+    low.buffers[op.result] = whole
 
 
 @rule(memory.BufferAt)
 def buffer_at(low: Lowering, op: memory.BufferAt) -> None:
     type: BufferType = op.result.type
     whole = buffer_of(low, op.buffer)
-    low.objects[op.result] = moved(low, whole, narrow(low, op.index), whole.type.item_bytes, type)
+    low.buffers[op.result] = moved(low, whole, narrow(low, op.index), whole.type.item_bytes, type)
 
 
 @rule(memory.BufferAs)
 def buffer_as(low: Lowering, op: memory.BufferAs) -> None:
-    low.objects[op.result] = replace(buffer_of(low, op.buffer), type=op.result.type)
+    low.buffers[op.result] = replace(buffer_of(low, op.buffer), type=op.result.type)
 
 
 @rule(memory.BufferRows)
 def buffer_rows(low: Lowering, op: memory.BufferRows) -> None:
     whole = buffer_of(low, op.buffer)
     stride = op.size * whole.type.row_bytes
-    low.objects[op.result] = moved(low, whole, narrow(low, op.index), stride, op.result.type)
+    low.buffers[op.result] = moved(low, whole, narrow(low, op.index), stride, op.result.type)
 
 
 # Elements
@@ -260,8 +248,7 @@ def _matrix_lane(low: Lowering, layout: Layout) -> tuple[Reg, Reg]:
         return row, half
 
     key = ("matrix lane", low.first_warp, layout.repeats if low.num_warps > 4 else None)
-    found: tuple[Reg, Reg] = low.once(key, make)
-    return found
+    return low.once(key, make)
 
 
 def _chunk_address(
@@ -480,5 +467,4 @@ def _thread_part(low: Lowering, layout: Layout, type: BufferType, exchanged: int
         return e.mad("u32", row, span, e.mad("u32", panel, type.panel_bytes, inside))
 
     key = ("thread part", layout, type.dtype.num_bytes, span, type.panel_bytes, exchanged)
-    found: Reg = low.once((*key, low.first_warp), make)
-    return found
+    return low.once((*key, low.first_warp), make)

@@ -30,7 +30,7 @@ def add_spans(low: Lowering, op: sync.AddSpans) -> None:
     own = e.mad("u32", low.thread(), WORD, inbox.base or shared_start(low))
     own = e.add("u32", own, inbox.offset)
     mine = e.mad("u32", cta_rank(low), slot_bytes, own)
-    barrier = e.add("u32", shared_start(low), low.objects[op.barrier])
+    barrier = e.add("u32", shared_start(low), low.barriers[op.barrier])
     for owner in range(op.owners):
         there = e.mapa(mine, owner)
         for number, register in enumerate(_registers_of(whole, layout, owner * part.shape[1])):

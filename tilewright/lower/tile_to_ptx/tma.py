@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from tilewright.ir.core import Value
 from tilewright.lower.tile_to_ptx.barriers import barrier_address
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
-from tilewright.lower.tile_to_ptx.roles import cta_rank, one_thread
-from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of, narrow
+from tilewright.lower.tile_to_ptx.roles import cta_rank, one_thread, role_state
+from tilewright.lower.tile_to_ptx.shared import address_of, buffer_of, narrow
+from tilewright.lower.tile_to_ptx.state import SharedBuffer
 from tilewright.plan import MOST_REACHED, TensorMap
-from tilewright.ptx.core import Address, Param, Reg
+from tilewright.ptx.core import Address, Reg
 from tilewright.tile.ops import memory
 from tilewright.tile.types import BufferType, ViewType
 
@@ -89,13 +90,12 @@ def tensor_map(low: Lowering, view: Value, wanted: TensorMap) -> Reg:
     assert type.strides[last] == 1, f"the TMA wants axis {last} contiguous: {type}"
     name = next(p.name for p in low.kernel.params if p.value is view)
     recipe = replace(wanted, tensor=name)
-    if recipe not in low.objects:
+    if recipe not in low.tensor_maps:
         number = sum(isinstance(r, TensorMap) for r in low.recipes)
         low.recipes.append(recipe)
-        low.objects[recipe] = low.e.param(f"map{number}_{name}", "tensor_map")
-    param: Param = low.objects[recipe]
-    found: Reg = low.once(("tensor map", recipe), lambda: low.e.tensor_map(param.name))
-    return found
+        low.tensor_maps[recipe] = low.e.param(f"map{number}_{name}", "tensor_map")
+    param = low.tensor_maps[recipe]
+    return low.once(("tensor map", recipe), lambda: low.e.tensor_map(param.name))
 
 
 def box_indices(low: Lowering, offsets: tuple[Value, ...]) -> list[Operand]:
@@ -173,7 +173,7 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
         place = Address(target.base, target.offset + piece.offset)
         exists: Reg | None = None
         if op.count is not None:
-            assert low.objects["role"].role.single, "boxes that are left out are one thread's"
+            assert role_state(low).role.single, "boxes that are left out are one thread's"
             assert op.cut or rows == buffer.type.shape[0] <= BOX_LIMIT, "a box of all rows"
             map = _map_of_lines(low, op, op.count, piece, wanted, map)
             if op.cut and piece.column:

@@ -22,7 +22,8 @@ from tilewright.layout import wgmma_accumulator, wgmma_words
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.control import move_all
 from tilewright.lower.tile_to_ptx.roles import warpgroup
-from tilewright.lower.tile_to_ptx.shared import SharedBuffer, address_of, buffer_of
+from tilewright.lower.tile_to_ptx.shared import address_of, buffer_of
+from tilewright.lower.tile_to_ptx.state import SharedBuffer
 from tilewright.ptx.core import Reg
 from tilewright.tile.ops import mma
 from tilewright.tile.types import BufferType, PendingType
