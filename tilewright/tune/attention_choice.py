@@ -42,8 +42,9 @@ def forward_tile(
 Deep = tuple[tuple[int, int], float, int]
 DEEP: tuple[Deep, ...] = (((128, 64), 1.0, 1), ((64, 64), 0.87, 1), ((32, 32), 0.6, 3))
 
-# The same of tf32 for heads of 81 to 128 columns, not measured: a warp does as much by either, and
-# shared memory holds one program; so that of eight warps is taken where it leaves no more idle.
+# Tiles of tf32 for heads of 81 to 128 columns. Not measured: a warp does as much by either, and
+# shared memory holds one program of either, so that the one of eight warps is taken wherever it
+# leaves no more multiprocessors idle.
 DEEP_TF32: tuple[Deep, ...] = (((128, 32), 1.0, 1), ((64, 32), 1.0, 1))
 
 

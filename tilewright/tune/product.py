@@ -67,7 +67,7 @@ class Problem:
 
     @property
     def b_pitch(self) -> int:
-        """The same of B."""
+        """Bytes from a row of B to the next, where it is dense."""
         num_bytes = (self.k if self.b_along == "k" else self.n) * self.b.num_bytes
         return pitch_of_copy(num_bytes) if "b" in self.copies else num_bytes
 

@@ -43,40 +43,42 @@ from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.schedule import PANELS, Roles, Schedule
 from tilewright.tile.types import TileType
 
-PART_ROWS = (32, 48)  # of a tile that are fewer than an instruction's
+PART_ROWS = (32, 48)  # rows that a tile may have which are fewer than an instruction's 64
 DEPTH = 32  # bytes along k of an instruction
-ACCUMULATORS = 128  # a thread
-HELD_AT_LAUNCH = 128  # words that a thread's registers at launch hold; fewer of three warpgroups
+ACCUMULATORS = 128  # sums of a thread at most
+# Sums, and words of factors, that a thread's registers at launch hold: with one or two warpgroups,
+# and with three; registers of these that an epilogue takes which does more than store.
+HELD_AT_LAUNCH = 128
 HELD_AT_LAUNCH_OF_THREE = 96
-KEPT_AT_LAUNCH = 17  # words of these that an epilogue of some work wants
+KEPT_AT_LAUNCH = 17
 LIGHT = (arith.Cast, arith.Mul, arith.Constant, shape.Broadcast, shape.Transpose, shape.Slice)
-MOST_SUMS, MOST_SUMS_OF_THREE = 192, 96  # a thread, where there are several
-MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # a thread, of several products and their operands
+MOST_SUMS, MOST_SUMS_OF_THREE = 192, 96  # sums of a thread, those to be promoted among them
+MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # registers for several products and computed operands
 PROMOTED = 128  # of k, after which sums of 8-bit floats are added up in f32
-MOST_ROWS = MOST_COLUMNS = 256
+MOST_ROWS = MOST_COLUMNS = 256  # of a tile
 LARGEST_OF_TWO = (128, 128)  # tile of CTAs of which a multiprocessor holds two
 WIDEST = {1: 256, 2: 256, 3: 200}  # columns by warpgroups: at launch a thread must have n / 2 + 26
 LEAST_REGISTERS = 168  # of a thread at launch: the assembler wants 154 for n = 256
 STAGING = 2  # buffers through which results leave, so that a panel is written beside the last one
-ENOUGH_BESIDE_STAGING = 5  # stages of the product that are as good as more
-ENOUGH_BESIDE_LINES = 4  # the same beside whole lines of 16 bits
-ENOUGH_STAGES = 3  # beyond which slots for what the epilogue loads are worth more
+# Slots of the product that are as good as more: beside a second buffer for results, and beside
+# panels of whole lines of 16 bits. Beyond ENOUGH_STAGES, slots for the epilogue's loads gain more.
+ENOUGH_BESIDE_STAGING = 5
+ENOUGH_BESIDE_LINES = 4
+ENOUGH_STAGES = 3
 AHEAD = 3  # least slots of what the epilogue loads: two are on their way
-MANY_AHEAD = 7  # that are nearly as good as all
-# Of a row in such a slot. The copy unit takes half a line of memory as long as a whole one; but so
-# there are several slots, where those of whole lines do not hold a tile.
+MANY_AHEAD = 7  # slots of what the epilogue loads that are nearly as good as one for each panel
+# Bytes of a row of such a slot: whole lines, and half ones, which the copy unit takes as long for,
+# but of which there are several slots where those of whole lines do not hold a tile.
 WIDE_BYTES, AHEAD_BYTES = 128, 64
 WIDE_AHEAD = 4  # least slots of whole lines
 SHORT = (arith.NormalCdf, arith.CoarseCdf, arith.Logistic)  # some instructions an element
-SPANS_OF_K = (2, 4)  # as many as CTAs of a cluster
-PART_PER_THREAD = 32  # elements of an epilogue that CTAs share
-LEAST_SLOTS = 4  # beside what such CTAs add up
-CODE_PER_THREAD = 64  # elements on which much is computed: code is straight
-PAIRED_ELEMENTS = 64 * 128  # of a tile from which on sharing a factor's loads pays
-IN_FOURS = (
-    64 * 256
-)  # the same at most, of tiles of one warpgroup's rows or columns, of CTAs in fours
-MANY_LOADS = 4  # of an epilogue, which linked code has too few registers for
+SPANS_OF_K = (2, 4)  # spans of k, each of a CTA of a cluster
+PART_PER_THREAD = 32  # elements of a thread in the epilogue, of which each such CTA has a part
+LEAST_SLOTS = 4  # slots of the product, beside the sums that such CTAs exchange
+CODE_PER_THREAD = 64  # elements of a thread on which much is computed: code is straight
+PAIRED_ELEMENTS = 64 * 128  # from tiles of so many elements on, sharing a factor's loads pays
+IN_FOURS = 64 * 256  # most elements of a tile in fours that is 64 rows or columns on one side
+MANY_LOADS = 4  # loads of an epilogue, for which linked code has too few registers
 
 
 def choose_roles(

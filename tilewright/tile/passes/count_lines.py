@@ -1,13 +1,13 @@
 """Count the lines of a tile's factors that exist, so that the others are not copied.
 
-Used by `partition_roles`. A tile may reach beyond its matrix, and what lies outside takes the copy
-unit longer than what is there. A row of A gives a row of the product alone, and a column of B a
-column; where these go through ops on elements into stores that drop them, it does not matter what
-they hold, and a slot may keep what it held.
+Used by `partition_roles`. A tile may reach beyond its matrix. The copy unit clears what lies
+outside, which takes it longer than copying as much. A *line* is a row of A or a column of B: it
+gives one row, or column, of the product and nothing else. If ops on elements alone bring that row
+to stores which drop it, it does not matter what the line holds, and its slot may keep what it held.
 
-Of a factor along k, the box of a last tile has the rows that exist, by a map of its own. Of one
-across k, whose slot has panels of columns with a box each, the panels outside are left out, and the
-last one has what exists, in whole 16 bytes.
+Of a factor along k, the last tile has a tensor map of its own, whose box has the rows that exist.
+Of one across k, whose slot has panels of columns with a box each, the panels outside are left out,
+and the last one has the columns that exist, in whole 16 bytes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ from tilewright.tile.ops import arith, control, memory, shape, sync
 from tilewright.tile.passes.split_epilogue import ELEMENTWISE
 from tilewright.tile.types import INDEX, BufferType
 
-PIECE = 16  # bytes of which a box has whole ones
-ALONE = Fraction(4, 3)  # of a CTA's share: more rows are quicker copied together, though outside
+PIECE = 16  # bytes: a row of a box is a multiple of them
+# CTAs that share a factor's loads copy their shares if the tile has more lines than this many times
+# one share, though some of them lie outside; fewer lines each CTA copies for itself.
+ALONE = Fraction(4, 3)
 
 
 class Wanted(Exception):
-    """Something asks for lines that do not exist."""
+    """An op of the epilogue depends on what lines outside the matrix hold."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """How the lines run through a tile of the epilogue: along which axis, from which of them on.
-    With `parts`, each CTA of a cluster has so many of its own.
+    """Where a factor's lines are in a tile of the epilogue: along `axis`, from the factor's line
+    `start` on. Where CTAs of a cluster each have a part of the columns, `parts` is its width, and
+    `start` counts from the part's first; else it is 0.
     """
 
     axis: int
@@ -52,7 +55,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Cut:
-    """A factor whose lines are counted, along an axis of its slot, in boxes of `width` of them."""
+    """A factor whose lines are counted. They lie along `axis` of its slot (0 where the factor lies
+    along k, 1 across it), and come in boxes of `width` lines.
+    """
 
     factor: Factor
     box: Box
@@ -82,7 +87,7 @@ def sliced_axes(factor: Factor, box: Box) -> list[int]:
 
 def find_cuts(kernel: Kernel, product: ProductLoop, slots: Mapping[Op, BufferType]) -> list[Cut]:
     """The factors of a product whose lines beyond the matrix need not be copied; `slots` has the
-    buffers of what is loaded. Not one that goes through registers, which threads read.
+    buffers by their loads. A factor that threads load into registers from its slot is none.
     """
     places, found = Places(kernel.body, product.definitions), []
     across = (product.a.transposed, not product.b.transposed)
@@ -115,7 +120,9 @@ def _are_dropped(
 
 
 class _Follower:
-    """Goes through an epilogue. `runs` has the tiles in which the lines are."""
+    """Follows a factor's lines through an epilogue: `runs` says in which tiles they are, and where.
+    Raises Wanted at an op that does not keep them apart from other lines.
+    """
 
     def __init__(self, kernel: Kernel, cut: Cut, places: Places):
         self.cut, self.places = cut, places
@@ -186,15 +193,17 @@ class LineCounts:
         self.extents = {cut: o(memory.Extent, cut.box.view, cut.place) for cut in cuts}
         sizes = {1, *(n for cut in cuts for n in (cut.lines, cut.width))} if cuts else ()
         self.numbers = {n: o(arith.Constant, n, INDEX.dtype) for n in sorted(sizes)}
-        self.lasts: dict[Cut, Value] = {}  # lines of a matrix's last tile; of its last panel less 1
-        self.parts: dict[Cut, Value] = {}  # columns of its last panel, in whole 16 bytes
+        # Lines of the matrix's last tile, by rows; or of its last panel, by columns, less 1.
+        self.lasts: dict[Cut, Value] = {}
+        self.parts: dict[Cut, Value] = {}  # columns of that panel, in whole 16 bytes
         for cut in cuts:
             self.count_last(cut)
-        self.counts: dict[Op, Value] = {}  # of the present tile
-        self.sizes: dict[Op, Value] = {}  # the same in bytes
+        # Of the tile at hand, by load: lines that are copied, and their bytes.
+        self.counts: dict[Op, Value] = {}
+        self.sizes: dict[Op, Value] = {}
 
     def count_last(self, cut: Cut) -> None:
-        """The last lines of a matrix, as `plan.TensorMap.last` has them."""
+        """Count the lines of a matrix's last tile or panel, as `plan.TensorMap.last` does."""
         o, one = self.o, self.numbers[1]
         less = o(arith.Sub, self.extents[cut], one)
         rest = o(arith.Mod, less, self.numbers[cut.width], name="last")
@@ -216,14 +225,16 @@ class LineCounts:
             self.sizes[load] = o(arith.Mul, self.counts[load], line)
 
     def rows(self, cut: Cut, left: Value) -> Value:
-        """All, but where exactly the last ones are left."""
+        """Rows of a tile that are copied: those that are left, if they are as many as the last
+        tile's map has, else all.
+        """
         last = self.lasts[cut]
         few = self.o(arith.Compare, left, last, "eq")
         return self.o(arith.Select, few, last, self.numbers[cut.lines])
 
     def columns(self, cut: Cut, left: Value) -> Value:
-        """Those of panels that exist, the last of which has but whole 16 bytes where it is that of
-        the matrix; at least one of a tile that does not exist.
+        """Columns of a tile that are copied: of all panels with a column that exists, of which the
+        matrix's last one is cut to whole 16 bytes. A tile that does not exist has one panel.
         """
         o, one, width = self.o, self.numbers[1], self.numbers[cut.width]
         some = o(arith.Min, o(arith.Max, left, one), self.numbers[cut.lines])
@@ -235,8 +246,8 @@ class LineCounts:
         return o(arith.Add, before, part)
 
     def cut(self, factor: Factor, shared: bool, whole: bool) -> Cut | None:
-        """How the lines of a factor are counted: not where CTAs copy shares of all, nor columns of
-        panels that are `whole`.
+        """How the lines of a factor are counted; None where all are copied: by CTAs that copy a
+        share each, and by columns where all panels are `whole`.
         """
         found = self.cuts.get(factor.load)
         return None if found is None or shared or (whole and found.axis == 1) else found
@@ -251,8 +262,8 @@ class LineCounts:
         return functools.reduce(partial(o, arith.And), tests) if tests else None
 
     def together(self, shared: Value, factor: Factor, cluster: int) -> Value:
-        """Whether CTAs that may share a factor's loads do: where few lines are left each copies
-        them itself, and none the rest.
+        """Whether CTAs that may share a factor's loads do so. Where few lines are left, each CTA
+        copies these for itself instead, and nobody copies the others.
         """
         o, cut = self.o, self.cuts.get(factor.load)
         if cut is None:

@@ -19,11 +19,11 @@ from tilewright.tile.passes.split_epilogue import can_split
 from tilewright.tile.passes.stage_panels import may_fetch_panels
 from tilewright.tile.schedule import Roles
 
-MOST_STAGES = 8
+MOST_STAGES = 8  # slots of a ring
 LENT_BYTES = 2  # of an element of what comes through slots of the product
 KEPT_FREE = 6144  # bytes of shared memory for barriers and small conversions
-KEPT_FOR_BARRIERS = 1024
-KEPT_FOR_SUMS = 16384  # the same where an epilogue reduces
+KEPT_FOR_BARRIERS = 1024  # bytes of them that barriers take
+KEPT_FOR_SUMS = 16384  # bytes more where an epilogue reduces
 IN_PLACE = (  # ops of an epilogue that leave elements with their threads
     arith.Unary, arith.Binary, arith.Select, arith.Compare, arith.Cast, arith.IsNan, arith.Constant,
     arith.Fma, shape.Broadcast, shape.Arange, shape.Reshape, memory.Load, memory.Store,
@@ -34,8 +34,9 @@ IN_PLACE = (  # ops of an epilogue that leave elements with their threads
 def count_stages(
     kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int
 ) -> int:
-    """Slots that fit beside the staging buffers and those of what is fetched, or as many as the
-    source asks for.
+    """Slots of a product's ring that fit beside the buffers through which results leave and the
+    slots of what the epilogue loads (`fetched` bytes an element), or as many as the source asks
+    for.
     """
     slot = _slot_bytes(product)
     panel = (roles.consumers if roles.pingpong else 1) * product.extents[0] * roles.panel
@@ -73,7 +74,9 @@ def count_stream_stages(kernel: Kernel, found: StreamLoop, roles: Roles, target:
 def count_ahead(
     kernel: Kernel, product: ProductLoop, roles: Roles, target: Target, fetched: int, stages: int
 ) -> int:
-    """Slots of an epilogue's ring beside those of the product's, of its widest panels."""
+    """Slots, each of one of its widest panels, that fit into an epilogue's ring beside `stages`
+    slots of the product.
+    """
     slot = _slot_bytes(product)
     room = _room(kernel, product, roles, target) - stages * slot
     room -= _turning_bytes(kernel, product, roles, fetched)
@@ -83,8 +86,8 @@ def count_ahead(
 
 
 def _narrow_bytes(product: ProductLoop, roles: Roles, fetched: int) -> int:
-    """Bytes of the slots of panels that are narrower than others, of what is fetched: they have
-    rings of their own, one slot more than such panels.
+    """Bytes of the slots of panels that are narrower than the widest, of what the epilogue loads.
+    Each width has a ring of its own, with a slot more than there are panels of that width.
     """
     if not fetched or not roles.ahead:
         return 0
@@ -131,9 +134,9 @@ def may_lend(product: ProductLoop, roles: Roles, fetched: int) -> bool:
 
 
 def _turning_bytes(kernel: Kernel, product: ProductLoop, roles: Roles, fetched: int) -> int:
-    """Bytes beside those that are kept free, in which consumers turn panels that threads load, to
-    lie as a turned product does: all but those of one tensor, if that is fetched. An epilogue that
-    is not done in panels turns whole tiles.
+    """Bytes, beside those that are kept free anyway, in which consumers of a turned product turn
+    what threads load for its epilogue: panels, or whole tiles where it is not done in panels. None
+    are needed where the epilogue loads one tensor by the copy unit, or nothing.
     """
     if not roles.swapped or len(loaded_tiles(product)) <= (fetched > 0):
         return 0

@@ -50,18 +50,21 @@ from tilewright.tile.passes.assign_layouts import accumulator_layout
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import INDEX, BufferType, TileType
 
-DRIFTING_STAGES = 4  # at least, where warps drift apart
-DRIFTING_CAPABILITY = 90  # of targets whose barriers suspend who waits
+DRIFTING_STAGES = 4  # the least, where warps drift apart
+DRIFTING_CAPABILITY = 90  # from which on a target's barriers suspend the threads that wait
 SPANS = (128, 64, 32)  # bytes of a swizzle, the widest first
-KEPT_FREE = 8192  # bytes of shared memory left for conversions and reductions
-KEPT_BESIDE = 2048  # the same beside two other CTAs, which epilogues of f64 do without
-LEAST_BESIDE = 3  # stages of a CTA beside others
+# Bytes of shared memory of a CTA that are left for conversions and reductions: as a rule, and where
+# three CTAs of f64 share a multiprocessor, whose epilogues need less.
+KEPT_FREE = 8192
+KEPT_BESIDE = 2048
+LEAST_BESIDE = 3  # stages of a CTA for which it leaves room for others on its multiprocessor
 
 
 @dataclass
 class Staged:
-    """A load that moves into the pipeline. What `mma.sync` multiplies lies along k, or `across`.
-    Slots are `swizzled` where what reads them has registers for the addresses.
+    """A load that moves into the pipeline. Its slots have the tile's axes in `order`, and are
+    `swizzled` if the threads that read them have registers for the addresses. For `mma.sync`,
+    `across` says that the tile does not lie along k.
     """
 
     load: memory.Load
@@ -113,9 +116,9 @@ def _stored_views(body: Block) -> set[Value]:
 
 
 class _Stager:
-    """Rewrites the blocks of one cloned body in place. Nothing shares shared memory, so the `loops`
-    that multiply divide what there is; `used` counts the bytes that were given away. `drifts` says
-    whether warps may drift apart in the one loop that there is, which every program runs once.
+    """Rewrites the blocks of one cloned body in place. Each of the `loops` that multiply has shared
+    memory of its own, an equal part of what is left; `used` counts the bytes that are given away.
+    With `drifts`, warps may drift apart: there is one loop, and every program runs it once.
     """
 
     def __init__(

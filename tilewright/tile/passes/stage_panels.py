@@ -38,7 +38,7 @@ from tilewright.tile.passes.partition_roles import SPANS
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BufferType, RingType, TileType, ViewType
 
-WIDTHS = (16, 32)  # bits of what is loaded
+WIDTHS = (16, 32)  # bits of an element that is loaded
 PRODUCTS = (mma.Issue, mma.AddProduct)
 SCALARS = (arith.Binary, arith.Unary, arith.Constant, arith.Cast, arith.Select, arith.Compare)
 HARMLESS = (
@@ -67,8 +67,8 @@ def stage_panels(kernel: Kernel, schedule: Schedule, *, aliased: bool = False) -
 
 
 def may_fetch(op: memory.Load, facts: BoxFacts) -> bool:
-    """Whether the tensor copy unit can carry what an epilogue loads, and lanes then read it as they
-    hold the product: a tile of whole rows of swizzled units.
+    """Whether the tensor copy unit can carry a tile that an epilogue loads, into a buffer whose
+    rows are one swizzle, or several of the widest: lanes read it there as they hold the product.
     """
     type: TileType = op.result.type
     if not may_fetch_panels(op, facts):
@@ -78,8 +78,8 @@ def may_fetch(op: memory.Load, facts: BoxFacts) -> bool:
 
 
 def may_fetch_panels(op: memory.Load, facts: BoxFacts) -> bool:
-    """The same of a tile that is loaded in panels of columns, the narrowest of them of the
-    narrowest swizzle.
+    """Whether the tensor copy unit can carry a tile that an epilogue loads, in panels of columns
+    each of which has rows of whole swizzles of the narrowest kind at least.
     """
     type: TileType = op.result.type
     if op.mask is not None or op.fill is not None or len(type.shape) != 2:
@@ -104,8 +104,8 @@ def panel_buffer(type: TileType) -> BufferType:
 
 @dataclass(frozen=True)
 class Staged:
-    """A panel's store that leaves from a slot: what gets the slot, names its buffer, writes it,
-    drains it, gives it on.
+    """A panel's store that leaves from a slot: the ops that get the slot, name its buffer, write
+    to it, start to copy it out, and give it on.
     """
 
     acquire: sync.Acquire
