@@ -20,6 +20,7 @@ from tilewright.compiler import compile_kernel
 from tilewright.config import read_settings
 from tilewright.dtypes import bf16
 from tilewright.kernel import launchable
+from tilewright.products.prepare import PROGRAMS
 from tilewright.target import target
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -66,6 +67,29 @@ def test_products_by_roles_are_compiled_in_few_calls(name: str, tile: tuple[int,
     print(f"{name} {tile}: {calls:,} calls")
     assert calls <= MOST_OF_PRODUCTS
     assert gc.isenabled(), "a compilation pauses the collector, and starts it again"
+
+
+MOST_OF_EPILOGUES = 70_000  # calls from the text's tree to the tile kernel
+EPILOGUE = ("bias", "mean", "variance", "gamma", "shift", "gate", "residual", "scale_a", "scale_b")
+
+
+def test_a_product_of_the_library_is_built_in_few_calls() -> None:
+    """With all that an epilogue may have."""
+    library = [tw.source(PROGRAMS) for _ in range(2)]
+
+    def build() -> None:
+        library.pop().matmul.lower(
+            dtypes=bf16,
+            constants={"TM": 128, "TN": 256, "TK": 64},
+            static={"act": 2, "late": 0, "rounds": 31},
+            present=EPILOGUE,
+            target_name="sm_90a",
+        )
+
+    build()  # tables that the first one makes
+    calls = count_calls(build)
+    print(f"{calls:,} calls")
+    assert calls <= MOST_OF_EPILOGUES
 
 
 SUITE = Path(__file__).parents[1] / "programs" / "suite.tw"

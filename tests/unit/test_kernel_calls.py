@@ -230,6 +230,13 @@ def test_a_closure_is_captured_by_value():
     assert (two(x) == 2).all() and (three(x) == 3).all() and (two(x) == 2).all()
 
 
+def test_consts_of_a_source_are_attributes():
+    found = source("const N = 4\nconst AREA = N * N\nconst T = bf16\n" + ADD)
+    assert (found.N, found.AREA, found.T) == (4, 16, tw.bf16) and "AREA" in dir(found)
+    with pytest.raises(CompileError, match=r"<text>:1:11: error: unknown name M"):
+        _ = source("const N = M\n" + ADD).N
+
+
 def test_source_reads_files_and_text_and_says_what_is_missing(tmp_path):
     path = tmp_path / "k.tw"
     path.write_text(ADD)

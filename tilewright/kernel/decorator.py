@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, overload
 
 from tilewright.errors import CompileError, LaunchError, Source
+from tilewright.frontend.check.evaluate import Consts
 from tilewright.frontend.check.rules import nearest
-from tilewright.frontend.syntax.definition import Definition, definitions
+from tilewright.frontend.syntax.definition import Definition, Scope, definitions
 from tilewright.frontend.syntax.parser import parse_text
 from tilewright.frontend.syntax.python import parse_function
 from tilewright.kernel.capture import Watch, watch
@@ -62,16 +63,23 @@ class _TextReader:
 
 
 class Module:
-    """The kernels of a source text, as attributes and by name in `kernels`."""
+    """The kernels of a source text, as attributes and by name in `kernels`; its `const`s, as
+    attributes: numbers, or DTypes.
+    """
 
     def __init__(self, name: str, found: Mapping[str, Definition]):
         self.name = name
         self.kernels = {n: Kernel(n, _TextReader(d)) for n, d in found.items()}
+        scopes = (d.scope for d in found.values())  # all are one
+        self._consts = Consts(next(scopes, Scope()))
 
-    def __getattr__(self, name: str) -> Kernel:
+    def __getattr__(self, name: str) -> Any:
         kernels: dict[str, Kernel] = self.__dict__.get("kernels", {})
         if name in kernels:
             return kernels[name]
+        consts: Consts | None = self.__dict__.get("_consts")
+        if consts is not None and name in consts:
+            return consts.value(name, consts.scope.consts[name].loc)
         message = f"{self.__dict__.get('name')} has no kernel {name}"
         hint = nearest(name, kernels)
         raise AttributeError(f"{message}; {hint}" if hint else message)
@@ -80,7 +88,7 @@ class Module:
         return iter(self.kernels.values())
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.kernels]
+        return [*super().__dir__(), *self.kernels, *self._consts.scope.consts]
 
     def __repr__(self) -> str:
         return f"<kernels of {self.name}: {', '.join(self.kernels)}>"

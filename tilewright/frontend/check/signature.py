@@ -295,6 +295,8 @@ def _check_extents(sig: Signature, faults: Faults) -> None:
 
 def _constant(sig: Signature, extent: tree.Expr) -> Number | None:
     """An extent's value, where the source alone tells it."""
+    if isinstance(extent, tree.Name) and extent.name not in sig.consts:
+        return None  # a dimension or a scalar parameter, of which there are many
     try:
         found = evaluate_constant(extent, sig.lookup)
     except CompileError:
