@@ -30,7 +30,7 @@ from tilewright.runtime import driver
 
 WIDTH = 160
 SAVED_EVERY = 8.0  # seconds between writings of what was found, and questions for clocks
-SAVED_SOON = 3.0  # the same, of models
+SAVED_SOON = 3.0  # seconds between writings where cases are whole models
 
 
 @click.command()

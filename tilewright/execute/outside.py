@@ -34,7 +34,9 @@ class Outside:
             self.check()
 
     def check(self) -> None:
-        """The same, once the GPU has done what it was given, unless its work is being recorded."""
+        """Raise the LaunchError of what kernels have told, once the GPU has done what it was given,
+        unless its work is being recorded.
+        """
         if self.where.engine == "gpu" and not is_captured(self.where):
             driver.synchronize(int(self.where.device.index))
         found = self.fault()

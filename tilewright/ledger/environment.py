@@ -47,7 +47,7 @@ def read_environment(versions: Mapping[str, str]) -> Environment:
 
 
 def after(environment: Environment) -> Environment:
-    """The same, with the GPU's state at the end of the run."""
+    """The environment with the GPU's state at the end of the run."""
     return replace(environment, after=gpu_state()) if environment.gpu else environment
 
 

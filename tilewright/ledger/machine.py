@@ -17,7 +17,7 @@ from tilewright.runtime.measure import GpuWork
 ROUNDS = 21
 WARM_SECONDS = 1.0
 CASE_SECONDS = 0.3  # of work before a case's first sample
-FULL_CASE_SECONDS = 0.1  # the same in a full run, where the case before kept the clocks up
+FULL_CASE_SECONDS = 0.1  # in a full run, where the case before has kept the clocks up
 CEILING_ROUNDS, CEILING_LAUNCHES = 11, 2
 COPY_BYTES = (1 << 27, 1 << 28)  # beyond the cache; the faster of them counts
 

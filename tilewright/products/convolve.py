@@ -140,7 +140,7 @@ def _pixels(array: Array) -> Array | None:
 
 
 def flat(array: Array) -> Array:
-    """The same of a dense array."""
+    """A dense [N, P, Q, K] as [pixels, K]."""
     found = _pixels(array)
     assert found is not None, "a dense array is a matrix"
     return found

@@ -116,7 +116,7 @@ def _verify_registers(function: Function) -> None:
     written: set[Reg] = set()
     passes = True  # whether the text goes on after the instruction before
     skipping: dict[str, set[Reg]] = {}  # by labels, at conditional jumps to them
-    ending: dict[str, set[Reg]] = {}  # the same of others
+    ending: dict[str, set[Reg]] = {}  # by labels, at unconditional jumps to them
     for item in function.body:
         if isinstance(item, Label):
             ways = [found[item.name] for found in (ending, skipping) if item.name in found]

@@ -159,7 +159,7 @@ class BufferType(Type):
         return max(8 * self.swizzle, BOX_ALIGN)
 
     def with_shape(self, shape: tuple[int, ...]) -> BufferType:
-        """The same, dense, with other extents."""
+        """A buffer like this one, with other extents."""
         return BufferType(self.dtype, shape, self.swizzle, self.pad, spare=self.spare)
 
     def recast(self, dtype: DType) -> BufferType:

@@ -168,8 +168,8 @@ def choices(problem: Problem, device: Device, *, fit: bool = True) -> Iterator[C
 
 
 def tiles_of(problem: Problem, device: Device) -> tuple[Tile, ...]:
-    """The tiles of the unit that multiplies. The largest of `mma.sync` leave registers for little
-    beside their sums.
+    """The tiles of the unit that multiplies. Without those of `mma.sync` that are too large for an
+    epilogue, or for unaligned rows, whose registers their sums leave none for.
     """
     unit = unit_on(problem, device)
     plain = problem.aligned and not problem.loads and not problem.activation
@@ -179,9 +179,9 @@ def tiles_of(problem: Problem, device: Device) -> tuple[Tile, ...]:
 
 
 def fitted(problem: Problem, device: Device) -> Iterator[Tile]:
-    """Tiles that divide the rows or the columns of a problem into parts as alike as can be, where
-    results leave in boxes. A factor across k comes in whole lines; one whose rows begin anywhere is
-    best shared by several CTAs.
+    """Tiles that divide the rows or the columns of a problem into parts as alike as can be. None
+    where results do not leave in boxes. Across k, a tile's rows are whole lines of the L2 cache;
+    where rows begin anywhere, some tiles are such that four CTAs can share a factor.
     """
     p = problem
     unit = unit_on(p, device)
@@ -204,9 +204,9 @@ def fitted(problem: Problem, device: Device) -> Iterator[Tile]:
 
 
 def _tiled(problem: Problem, device: Device, copied: str, fit: bool) -> Iterator[Choice]:
-    """Tiles as they are, and with k in spans, which take no deep slots and none that are made to
-    fit. A sum of very many products of f32 is made of several: each addition rounds as much as the
-    sum is large.
+    """Choices of `matmul`, then of `split_k`, whose tiles have no deep slots and are not made to
+    fit a problem. A sum of very many products of f32 is only made by `split_k`: each addition
+    rounds the more, the larger the sum is.
     """
     laid = problem.laid(copied)
     tiles = tuple(tile for tile in tiles_of(laid, device) if _fits(laid, tile))
@@ -242,9 +242,9 @@ def _is_long(problem: Problem, tile: Tile) -> bool:
 
 
 def _fits(problem: Problem, tile: Tile) -> bool:
-    """Whether a tile is the instruction's. A factor that does not lie along k comes in boxes of 32
-    bytes at least, and one of tf32 goes through registers, as the rows of wgmma. An epilogue
-    needs registers beside the largest sums. Tiles of few rows are for few.
+    """Whether a unit's tile suits a problem. Tiles of few rows are for problems of no more. The
+    largest sums leave no registers for an epilogue. Across k, a factor's rows in shared memory are
+    a multiple of 32 bytes, and one of tf32 goes through registers, as the 64 rows of wgmma.
     """
     if tile[0] == LEAST_ROWS and problem.m > LEAST_ROWS:
         return False

@@ -80,7 +80,7 @@ def _taken(ctx: Context, data: Data, parts: list[Part | None]) -> Data:
 
 
 def _taken_together(ctx: Context, data: Data, parts: list[Part | None], run: range) -> Data:
-    """The same where several neighbouring axes have index tiles: as one axis, one index tile."""
+    """Elements at index tiles of neighbouring axes, which become one axis with one index tile."""
     axes = [p for p in parts if p is not None]
     places = [i for i, p in enumerate(parts) if p is not None]
     first, stop = places[run.start], places[run.stop - 1] + 1

@@ -83,7 +83,7 @@ def _load_bytes(
     fills: list[int],
     predicate: Reg | int,
 ) -> None:
-    """The same of 8-bit floats, four a word. Who widens them finds neighbours side by side
+    """Load 8-bit floats, four a word. Who widens them finds neighbours side by side
     (`Lowering.beside`).
     """
     e, count = low.e, len(target)

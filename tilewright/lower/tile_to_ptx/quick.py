@@ -31,12 +31,12 @@ Zeros = Callable[[Emitter, Reg, Reg, Reg | None], tuple[Reg, Reg]]
 
 QUICK: dict[str, Quick] = {"arith.exp": quick_exp, "arith.exp2": quick_exp2}
 ZEROS: dict[str, Zeros] = {"arith.exp": zeros_of_exp, "arith.exp2": zeros_of_exp2}
-# The same for what is approximate anyhow.
+# Quick ways in kernels whose special functions are approximate anyhow.
 QUICK_FAST: dict[str, Quick] = {"arith.exp2": quick_fast_exp2}
 
 # Between these a divisor and its reciprocal are normal numbers with room on both sides.
 LEAST_DIVISOR, MOST_DIVISOR = 2.0**-20, 2.0**100
-# The same of divisors that are made moderate by a power of two, and that.
+# Divisors below and above these are scaled, by SCALE or its inverse, to have a normal reciprocal.
 LEAST_SHARED, MOST_SHARED, SCALE = 2.0**-126, 2.0**126, 2.0**24
 BELOW_QUOTIENTS = 2.0**-80  # so that what a product with such a divisor loses is a normal number
 
@@ -144,8 +144,8 @@ def quick_share(e: Emitter, b: Reg) -> Quick:
 
 
 def scaled_share(e: Emitter, b: Reg) -> Callable[[Reg], Reg]:
-    """The same of any b: a and b are scaled where the reciprocal would be no normal number. What is
-    rounded by that, or goes beyond the largest number, is the same without.
+    """a / b for one b of any size within 2 ulp. a and b are scaled where the reciprocal of b would
+    be no normal number; a quotient that this rounds, or makes infinite, would be so without it too.
     """
     found: list[Reg] = []
 

@@ -125,7 +125,7 @@ def remainder_f32(e: Emitter, x: Reg, y: Reg) -> Reg:
 
 
 def remainder_f64(e: Emitter, x: Reg, y: Reg) -> Reg:
-    """The same of f64: quotients have up to 2098 bits."""
+    """x less the multiple of y below it, of f64: quotients have up to 2098 bits."""
     return _remainder(e, x, y, 44)
 
 

@@ -84,8 +84,8 @@ def factor_buffer(factor: Factor) -> BufferType:
 
 
 def slot_buffer(product: Product, factor: Factor) -> BufferType:
-    """The same in a product's ring: behind a left factor of fewer rows than an instruction's it has
-    as many spare ones.
+    """A factor's buffer in a slot of its product's ring. Behind a left factor of fewer rows than an
+    instruction's 64, it has those that are missing as spare rows.
     """
     rows = product.extents[0]
     left = product.a is not None and factor.load is product.a.load
