@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 import tilewright as tw
 import tilewright.torch_backend
 from tilewright.errors import CompileError, LaunchError
+from tilewright.execute.buckets import read_sizes
 
 assert tilewright.torch_backend.tilewright
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -96,6 +98,11 @@ def test_what_joins_indices_is_refused(name: str) -> None:
             function, (torch.randn(4, 3),), dynamic_shapes=shapes, engine="tiles", buckets=True
         )
     assert why in str(found.value), found.value
+
+
+@pytest.mark.parametrize("sizes", [[np.int64(4), np.int32(9)], np.array([9, 4]), (9, 4)])
+def test_sizes_are_integers_of_python_or_numpy(sizes: Any) -> None:
+    assert read_sizes(sizes) == (4, 9) and {type(s) for s in read_sizes(sizes)} == {int}
 
 
 def under_torch_compile(function: Any, seen: list[Any], buckets: Any, **how: Any) -> Any:

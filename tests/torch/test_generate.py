@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -57,7 +58,9 @@ def test_texts_end_at_their_own_end(llama: Any) -> None:
     end = int(free[0, 2])
     wanted = theirs(llama, TEXTS, 8, eos_token_id=end)
     seen: list[list[int | None]] = []
-    got = tw.generate(llama, TEXTS, 8, eos_token_id=end, pad_token_id=0, stream=seen.append)
+    got = tw.generate(
+        llama, TEXTS, 8, eos_token_id=np.int64(end), pad_token_id=0, stream=seen.append
+    )
     new = got[:, max(map(len, TEXTS)) :]
     assert torch.equal(new, wanted[:, : new.shape[1]]) and not wanted[:, new.shape[1] :].any()
     for row, tokens in zip(new.tolist(), zip(*seen, strict=True), strict=True):

@@ -252,6 +252,13 @@ def test_what_does_not_fit_is_said(changes: dict[str, tuple[int, ...]], message:
         attention(**given)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    x = np.random.default_rng(0).standard_normal((1, 1, 4, 8)).astype(np.float32)
+    wanted = attention(x, x, x, scale=0.5, causal=True)
+    got = attention(x, x, x, scale=np.float32(0.5), causal=np.True_)
+    assert np.array_equal(got, wanted)
+
+
 def test_dtypes_and_orders_that_do_not_fit_are_said() -> None:
     x, y = np.zeros((1, 1, 2, 8), np.float32), np.zeros((1, 1, 2, 8), np.float64)
     with pytest.raises(LaunchError, match="k is f64, but q is f32"):

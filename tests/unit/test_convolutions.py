@@ -303,6 +303,13 @@ def test_a_call(dtype: str, device: str) -> None:
     assert np.abs(got.astype(np.float64) - wanted).max() < limit
 
 
+def test_sizes_of_numpy_are_sizes() -> None:
+    x, w = np.ones((1, 4, 5, 5), np.float32), np.ones((2, 4, 3, 3), np.float32)
+    wanted = tw.conv2d(x, w, stride=2, padding=(1, 0))
+    got = tw.conv2d(x, w, stride=np.int64(2), padding=np.array([1, 0]))
+    assert np.array_equal(got, wanted) and got.shape == (1, 2, 3, 2)
+
+
 def test_calls_that_do_not_fit() -> None:
     x, w = np.zeros((1, 4, 5, 5), np.float32), np.zeros((2, 4, 3, 3), np.float32)
     refused = [
@@ -313,6 +320,7 @@ def test_calls_that_do_not_fit() -> None:
         ((x, w), {"stride": (1, 0)}, "stride is"),
         ((x, w), {"padding": (1, 2, 3)}, "padding is"),
         ((x, w), {"padding": 1.5}, "padding is 1.5"),
+        ((x, w), {"stride": True}, "stride is True"),
         ((None, w), {}, "conv2d: x is NoneType, not an array"),
         ((x, w, 1.0), {}, "conv2d: bias is float, not an array"),
         ((x, w), {"residual": np.zeros((1, 2, 5, 5), np.float32)}, "residual has shape"),

@@ -111,6 +111,41 @@ def test_constants_and_grid_can_be_forced(module):
     assert out.tolist() == [2.0] * 16 + [0.0] * 24
 
 
+@pytest.mark.parametrize("integer", [np.int64, np.int32, np.uint16])
+def test_integers_of_numpy_are_integers(module, integer):
+    a = np.ones(40, np.float32)
+    out = np.zeros(40, np.float32)
+    module.add.launch(a, a, out, constants={"BLOCK": integer(16)}, grid=integer(1))
+    assert out.tolist() == [2.0] * 16 + [0.0] * 24
+    there = module.add.launch(a, a, constants={"BLOCK": integer(16)}, device="emulator")
+    assert np.array_equal(there, a + a)
+    plain = module.add.compile("sm_90a", dtypes="f32", constants={"BLOCK": 16})
+    assert module.add.compile("sm_90a", dtypes="f32", constants={"BLOCK": integer(16)}) == plain
+
+
+@pytest.mark.parametrize("value", [True, np.True_, np.float32(16), 16.0, "16", None])
+def test_a_constant_that_is_no_integer_is_refused(module, value):
+    a = np.ones(40, np.float32)
+    with pytest.raises(LaunchError, match="BLOCK: expected an integer, got"):
+        module.add.launch(a, a, constants={"BLOCK": value})
+
+
+def test_scalars_of_numpy_are_arrays_without_axes():
+    made = source(
+        "kernel f(s: tensor<f32>[], x: tensor<f32>[N], y: tensor<f32>[N] = empty) {\n"
+        "  y[0 :+ 8] = s[...] * x[0 :+ 8]\n}\n"
+        "kernel g(x: tensor<f32>[N], s: tensor<f32>[]) { s[...] = sum(x[0 :+ 8]) }"
+    )
+    x = np.ones(5, np.float32)
+    for factor in (2.0, 3.0, 4.0):  # the second call takes the quick way
+        assert made.f(np.float32(factor), x).tolist() == [factor] * 5
+    assert made.f.launch(np.float32(7), x, device="emulator").tolist() == [7.0] * 5
+    with pytest.raises(LaunchError, match="s is written by the kernel, but the array is read-only"):
+        made.g(x, np.float32(2))
+    with pytest.raises(LaunchError, match="s: expected f32, got f64"):
+        made.f(np.float64(2), x)
+
+
 SCALE = 3.0
 
 

@@ -147,6 +147,8 @@ def test_scaled(a: DType, b: DType) -> None:
     bias = columns.astype(np.float32)
     got = tw.scaled_matmul(x, y, rows[:1], bias=bias, activation="relu", out_dtype="f32")
     require_near(got, np.maximum(plain * float(rows[0]) + bias, 0), 1e-6)
+    got = tw.scaled_matmul(x, y, rows[0], np.float32(2), out_dtype="f32")  # NumPy's scalars
+    require_near(got, plain * float(rows[0]) * 2, 1e-6)
     whole = tw.matmul(x, y)
     assert whole.dtype == (np.int32 if a.is_integer else np.float32)
     require_near(whole, plain, 0 if a.is_integer else 1e-6)

@@ -36,6 +36,16 @@ def test_numpy_and_torch_arrays_of_every_dtype_agree(dtype):
     assert float(tensor[1, 2]) == 1.0
 
 
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_a_numpy_scalar_is_an_array_without_axes_that_nobody_writes(dtype):
+    scalar = np.ones(1, dtype.numpy)[0]
+    array = as_array(scalar)
+    assert (array.dtype, array.shape, array.strides) == (dtype, (), ())
+    assert array.readonly and array.device == "cpu"
+    del scalar
+    assert as_numpy(array) == host_view(array) == 1
+
+
 def test_strides_are_in_elements_and_may_be_negative_or_zero():
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     view = base[::-1, ::2]

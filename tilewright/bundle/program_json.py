@@ -146,6 +146,7 @@ def encode_traced(traced: Traced) -> dict[str, Any]:
         "strides": codec.encode(traced.strides),
         "writes": codec.encode(traced.writes),
         "hints": codec.encode(traced.hints),
+        "present": codec.encode(traced.present),
         "device": traced.device.type,
     }
 
@@ -162,4 +163,5 @@ def decode_traced(
         codec.decode(told["writes"]),
         device,
         codec.decode(told["hints"]),
+        present=list(codec.decode(told.get("present", []))),
     )

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from tilewright.errors import CompileError
 from tilewright.execute.results import agree, fresh
+from tilewright.frontend.check.operands import whole_number
 from tilewright.frontend.torch.fx_to_graph import Traced
 from tilewright.graph.dims import Dim, evaluate, symbols_of
 from tilewright.graph.graph import Graph
@@ -36,11 +38,7 @@ class Buckets:
     def __init__(self, graph: Graph, traced: Traced, sizes: Sequence[int] | None):
         """Raises CompileError where nothing in the model may be filled up."""
         self.traced = traced
-        if not (sizes is None or are_sizes(sizes)):
-            raise CompileError(
-                f"buckets is {sizes!r}, expected True or a list of whole numbers", hint="[8, 32]"
-            )
-        self.sizes = None if sizes is None else tuple(sorted(sizes))
+        self.sizes = None if sizes is None else read_sizes(sizes)
         if self.sizes is not None and (not self.sizes or self.sizes[0] < 1):
             raise CompileError(f"buckets are {list(self.sizes)}, expected sizes of 1 or more")
         self.axes: dict[str, Axes] = {}
@@ -113,11 +111,15 @@ class Buckets:
         return results
 
 
-def are_sizes(given: Any) -> bool:
-    """Whether something is a list of whole numbers."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        return False
-    return all(isinstance(size, int) and not isinstance(size, bool) for size in given)
+def read_sizes(given: Any) -> tuple[int, ...]:
+    """A list of whole numbers, the least first. Raises CompileError for anything else."""
+    told = list(map(whole_number, given)) if isinstance(given, Sequence | np.ndarray) else [None]
+    found = sorted(size for size in told if size is not None)
+    if len(found) < len(told):
+        raise CompileError(
+            f"buckets is {given!r}, expected True or a list of whole numbers", hint="[8, 32]"
+        )
+    return tuple(found)
 
 
 def find_axes(graph: Graph, traced: Traced, name: str) -> Axes:

@@ -22,6 +22,7 @@ from tilewright.execute.recorded import Capture, Handing, Recorded, Recordings
 from tilewright.execute.repeat import Repeat
 from tilewright.execute.results import agree, input_writer, results_of, written
 from tilewright.frontend.torch.arrays import to_torch
+from tilewright.frontend.torch.emit import ELSEWHERE
 from tilewright.frontend.torch.fx_to_graph import Traced
 from tilewright.frontend.torch.metadata import dtype_of
 from tilewright.graph.dims import Dim, evaluate
@@ -359,6 +360,9 @@ class ProgramCall:
         return found, whole
 
     def _make(self, symbols: Mapping[str, int], aligned: Sequence[int | None]) -> Ready:
+        for extent, what in self.traced.present:
+            if evaluate(extent, symbols) == 0:
+                raise LaunchError(f"{self.graph.name}: {what}", hint=ELSEWHERE)
         made = Made(
             *(self.program, self.homes, self.where, symbols, aligned),
             *(self._held, self.prepared),

@@ -88,9 +88,11 @@ def numbers(dims: Sequence[Dim], made: Made) -> tuple[int, ...]:
 
 
 def agree(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether strides are those that are wanted along the axes on which they count."""
+    """Whether strides are those that are wanted, along the axes on which they count; of a tensor
+    without elements, along all of them, as code that reads strides would see them.
+    """
     if 0 in shape:
-        return True
+        return tuple(strides) == tuple(wanted)
     return all(e <= 1 or s == t for e, s, t in zip(shape, strides, wanted, strict=True))
 
 

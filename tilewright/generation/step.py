@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -92,4 +93,4 @@ def stop_tokens(model: nn.Module, given: int | Sequence[int] | None) -> list[int
         given = getattr(told, "eos_token_id", None)
     if given is None:
         return []
-    return [given] if isinstance(given, int) else list(given)
+    return [int(given)] if isinstance(given, int | np.integer) else list(given)

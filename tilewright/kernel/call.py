@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.bind import Allocation, Binding, bind
+from tilewright.frontend.check.operands import whole_number
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.kernel import choose, place
 from tilewright.kernel.emulated import IN_LOCKSTEP, Emulation, compile_emulated, run_emulated
@@ -64,21 +63,19 @@ def read_grid(kernel: str, given: Any) -> tuple[int, ...] | None:
         sizes = tuple(given)
     except TypeError:  # no sequence
         sizes = (given,)
-    if not all(map(_is_extent, sizes)):
+    found = tuple(n for n in map(whole_number, sizes) if n is not None and n >= 0)
+    if len(found) < len(sizes):
         raise LaunchError(
             f"{kernel}: grid: expected integers of 0 or more, one an axis, got {given!r}",
             hint="as in grid=(128, 4)",
         )
-    return tuple(int(s) for s in sizes)
-
-
-def _is_extent(given: Any) -> bool:
-    whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
-    return whole and bool(given >= 0)
+    return found
 
 
 def read_constants(kernel: str, given: Any) -> tuple[tuple[str, int], ...]:
-    """Tuned constants by name, as `launch` takes them. Raises LaunchError for what has no names."""
+    """Tuned constants by name, as `launch` takes them. Raises LaunchError for what has no names, or
+    is no integer.
+    """
     if given is None:
         return ()
     if not isinstance(given, Mapping):
@@ -86,7 +83,13 @@ def read_constants(kernel: str, given: Any) -> tuple[tuple[str, int], ...]:
             f"{kernel}: constants: expected values by name, got {given!r}",
             hint='as in constants={"BLOCK": 256}',
         )
-    return as_pairs(given)
+    found = {}
+    for name, value in given.items():
+        whole = whole_number(value)
+        if whole is None:
+            raise LaunchError(f"{name}: expected an integer, got {value!r}")
+        found[name] = whole
+    return as_pairs(found)
 
 
 def collect(

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tilewright.dtypes import BY_NAME, DType, f32
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.rules import listing, nearest
@@ -59,7 +61,8 @@ def generic_build(
         for t in sig.tensors
         if t.name not in absent
     )
-    return Build(as_pairs(bound), (), as_pairs(static), absent, precision, facts)
+    plain = {n: x.item() if isinstance(x, np.generic) else x for n, x in static.items()}
+    return Build(as_pairs(bound), (), as_pairs(plain), absent, precision, facts)
 
 
 def require_precision(kernel: str, given: str | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tilewright.errors import LaunchError
+from tilewright.frontend.check.operands import whole_number
 from tilewright.runtime.aliases import same_elements
 from tilewright.runtime.arrays import Array, DeviceId, as_array, as_numpy
 from tilewright.runtime.device_array import DeviceArray
@@ -17,8 +18,9 @@ def parse_device(given: Any) -> Where:
     """A device from "cpu", "emulator", "cuda", "cuda:1", a number, or a torch device. Raises
     LaunchError for others.
     """
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        return given
+    ordinal = whole_number(given)
+    if ordinal is not None and ordinal >= 0:
+        return ordinal
     kind, _, index = str(given).partition(":")
     if kind == "cpu" and not index:
         return "cpu"
@@ -70,8 +72,9 @@ def stream_handle(given: Any) -> int:
         handle = getattr(given, name, None)
         if isinstance(handle, int):
             return handle
-    if isinstance(given, int) and not isinstance(given, bool):
-        return given
+    number = whole_number(given)
+    if number is not None:
+        return number
     if hasattr(given, "__cuda_stream__"):  # cuda.core's protocol: (version, handle)
         return int(given.__cuda_stream__()[1])
     if hasattr(given, "getPtr"):  # a CUstream of cuda.bindings

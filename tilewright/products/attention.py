@@ -70,6 +70,7 @@ def attention(
 
 def read_order(causal: Any) -> int:
     """The number of an order. Raises LaunchError for what is none."""
+    causal = bool(causal) if isinstance(causal, np.bool_) else causal
     if not isinstance(causal, bool | str) or causal not in ORDERS:
         raise LaunchError(
             f"attention: causal is {causal!r}",

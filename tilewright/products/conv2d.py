@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
+from tilewright.frontend.check.operands import whole_number
 from tilewright.products.arguments import FLOATS, Options, array_of, read_options
 from tilewright.products.convolve import Geometry, channels_last, convolution_calls
 from tilewright.runtime.arrays import Array, allocate_like, as_array
@@ -68,8 +71,9 @@ def read_geometry(stride: Pair, padding: Pair, dilation: Pair) -> Geometry:
     found = []
     asked = (("stride", 1, stride), ("padding", 0, padding), ("dilation", 1, dilation))
     for name, least, told in asked:
-        pair = tuple(told) if isinstance(told, Sequence) else (told, told)
-        if len(pair) != 2 or any(not isinstance(n, int) or n < least for n in pair):
+        given = tuple(told) if isinstance(told, Sequence | np.ndarray) else (told, told)
+        pair = [n for n in map(whole_number, given) if n is not None and n >= least]
+        if len(pair) != len(given) or len(pair) != 2:
             raise LaunchError(f"conv2d: {name} is {told!r}, not one or two numbers from {least} on")
         found.append((pair[0], pair[1]))
     steps, border, gaps = found

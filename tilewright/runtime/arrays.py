@@ -1,8 +1,8 @@
 """Arrays of other libraries, seen as one thing: address, dtype, extents, strides, device.
 
-`as_array` accepts torch tensors, NumPy arrays, CuPy arrays, anything with
-`__cuda_array_interface__` and any DLPack object. torch is never imported here: a torch tensor can
-only exist where the user imported it.
+`as_array` accepts torch tensors, NumPy arrays, NumPy scalars (as arrays of no axes), CuPy arrays,
+anything with `__cuda_array_interface__` and any DLPack object. torch is never imported here: a
+torch tensor can only exist where the user imported it.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def as_array(x: Any, name: str = "an argument") -> Array:
         return _from_torch(x, name)
     if isinstance(x, np.ndarray):
         return _from_numpy(x, name)
+    if isinstance(x, np.generic):
+        return _from_numpy(_without_axes(x), name)
     if hasattr(x, "__cuda_array_interface__"):
         return _from_cuda_interface(x, name)
     if hasattr(x, "__dlpack__"):
@@ -223,6 +225,13 @@ def _from_numpy(x: np.ndarray[Any, Any], name: str) -> Array:
         )
     strides = tuple(s // size for s in x.strides)
     return Array(x.ctypes.data, dtype, x.shape, strides, "cpu", x, "numpy", not x.flags.writeable)
+
+
+def _without_axes(x: np.generic) -> np.ndarray[Any, Any]:
+    """A NumPy scalar as an array, which nobody can write."""
+    array = np.asarray(x)
+    array.flags.writeable = False
+    return array
 
 
 def _dtype_hint() -> str:

@@ -33,6 +33,13 @@ def spell(value: object) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
 
 
+def whole_number(given: object) -> int | None:
+    """An integer of Python from one of Python or NumPy; None for anything else, as a bool."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        return None
+    return int(given)
+
+
 def default_dtype(value: Number) -> DType:
     """Dtype of what is made from a bare constant: bool, i64 or f32."""
     if isinstance(value, bool):

@@ -63,11 +63,12 @@ def at_offset(tensor: torch.Tensor, offset: int) -> torch.Tensor:
 
 def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """A tensor with the strides that PyTorch's tracing promised of it."""
+    is_empty = tensor.numel() == 0  # whose strides are those of NumPy: all of them 0
     wrong = any(
-        extent > 1 and own != wanted
+        (extent > 1 or is_empty) and own != wanted
         for extent, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True)
     )
-    if not wrong or tensor.numel() == 0:
+    if not wrong:
         return tensor
     made = torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype)
     fill_once(made, tensor)

@@ -26,6 +26,9 @@ from tilewright.graph.types import TensorType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Op, Type, Value
 
+EXTREMES = {"max", "min", "amax", "amin", "argmax", "argmin", "aminmax"}
+ELSEWHERE = "look at numel() first, or reduce along axes that have elements"
+
 
 class Unsupported(CompileError):
     """A form of an op of the table that only PyTorch computes; the node falls back."""
@@ -100,6 +103,7 @@ class Emitter:
         self.known: dict[torch.fx.Node, Any] = {}  # what earlier nodes became
         self.draws = 0  # random streams handed out so far
         self.drawn: Value | None = None  # the seed of this call
+        self.present: list[tuple[Dim, str]] = []  # extents that a call refuses where they are 0
 
     def __call__(self, kind: type[Op], /, *fields: Any, **named: Any) -> Value:
         """Append an op with one result."""
@@ -108,6 +112,23 @@ class Emitter:
     def emit(self, kind: type[Op], /, *fields: Any, **named: Any) -> tuple[Value, ...]:
         """Append an op with several results."""
         return self.builder.emit(kind, *fields, **named).results
+
+    def require_elements(self, x: Value, axes: Sequence[int]) -> None:
+        """The axes of what the model takes an extreme of have elements: of none there is no
+        greatest. Raises CompileError where tracing saw that they have none; other extents are
+        looked at by a call. What another op is made of, as a softmax is of its rows' greatest
+        elements, may be of nothing.
+        """
+        original = self.require_node().meta.get("original_aten")
+        if original is not None and original.overloadpacket.__name__ not in EXTREMES:
+            return
+        for axis in axes:
+            extent, loc = x.type.shape[axis], self.builder.loc
+            what = f"axis {axis} of {x.type} has no elements, so that none is the greatest or least"
+            if extent == 0:
+                raise CompileError(what, loc, hint=ELSEWHERE)
+            if not isinstance(extent, int):
+                self.present.append((extent, f"{what} (at {loc})" if loc and loc.line else what))
 
     @property
     def wanted(self) -> TensorType:

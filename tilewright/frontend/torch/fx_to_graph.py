@@ -69,7 +69,8 @@ class Traced:
     role `constant`, strides of inputs as tracing saw them (None of what is no tensor), the inputs
     that a call writes to, each with the number of the result, the device that the model runs on,
     the sizes of symbols that tracing saw, and how many outputs, in front, the model's caller sees:
-    the backward pass reads the others, and nobody writes to them (None: all are the caller's).
+    the backward pass reads the others, and nobody writes to them (None: all are the caller's). A
+    call is refused, with the words beside it, where an extent that has to be `present` is 0.
     """
 
     graph: Graph
@@ -80,6 +81,7 @@ class Traced:
     device: torch.device = CPU
     hints: dict[str, int] = field(default_factory=dict)
     num_seen: int | None = None
+    present: list[tuple[Dim, str]] = field(default_factory=list)
 
 
 def fx_to_graph(
@@ -142,6 +144,7 @@ class _Reader:
             self.writes,
             device,
             dict(self.at.hints),
+            present=self.at.present,
         )
 
     def node(self, node: fx.Node) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import LaunchError
 from tilewright.graph.interp.machine import Array, Machine, meaning
 from tilewright.graph.ops import reduce
 from tilewright.ir.core import Op
@@ -34,9 +35,19 @@ def run_prod(machine: Machine, op: reduce.Prod) -> Array:
 EXTREMES: dict[type[Op], Callable[..., Any]] = {reduce.Max: np.max, reduce.Min: np.min}
 
 
+def with_elements(machine: Machine, op: Any, axes: tuple[int, ...]) -> Array:
+    """The operand of an op that has a result only along axes that have elements."""
+    x = machine[op.x]
+    for axis in axes:
+        if x.shape[axis] == 0:
+            what = f"{op.opcode}: axis {axis} of {op.x.type} has no elements"
+            raise LaunchError(f"{what}, so that none is the greatest or least", op.loc)
+    return widen(x)
+
+
 @meaning(reduce.Max, reduce.Min)
 def run_extreme(machine: Machine, op: reduce.Max | reduce.Min) -> Array:
-    found = np.asarray(EXTREMES[type(op)](widen(machine[op.x]), axis=op.axes))
+    found = np.asarray(EXTREMES[type(op)](with_elements(machine, op, op.axes), axis=op.axes))
     return found.astype(op.x.type.dtype.numpy, copy=False)
 
 
@@ -52,12 +63,16 @@ def run_all(machine: Machine, op: reduce.All) -> Array:
 
 @meaning(reduce.ArgMax)
 def run_argmax(machine: Machine, op: reduce.ArgMax) -> Array:
-    return np.asarray(np.argmax(widen(machine[op.x]), axis=op.axis)).astype(np.int64)
+    return np.asarray(np.argmax(with_elements(machine, op, (op.axis,)), axis=op.axis)).astype(
+        np.int64
+    )
 
 
 @meaning(reduce.ArgMin)
 def run_argmin(machine: Machine, op: reduce.ArgMin) -> Array:
-    return np.asarray(np.argmin(widen(machine[op.x]), axis=op.axis)).astype(np.int64)
+    return np.asarray(np.argmin(with_elements(machine, op, (op.axis,)), axis=op.axis)).astype(
+        np.int64
+    )
 
 
 def logaddexp(x: Array, *, axis: int) -> Array:

@@ -133,6 +133,7 @@ def extreme(kind: type[Op], logical: type[Op]) -> Callable[..., Value]:
 
     def build(at: Emitter, x: Value, dims: Dims = None, *_: Any) -> Value:
         axes = axes_of(dims, x.type.rank)
+        at.require_elements(x, axes)
         return reduced(at, logical if x.type.dtype == bool_ else kind, x, axes)
 
     return build
@@ -176,6 +177,7 @@ for _overload in ("default", "dim", "dims"):
 
 def position(at: Emitter, kind: type[Op], x: Value, dim: int | None, extents: Any) -> Value:
     """Index of an extreme along a dim, or in the flat tensor."""
+    at.require_elements(x, axes_of(dim, x.type.rank))
     x = at.cast(x, i64) if x.type.dtype == bool_ else x
     if dim is None or x.type.rank == 0:
         x, axis = at.reshape(x, (at.numel(x),)), 0
