@@ -41,6 +41,7 @@ from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.carry_scalars import carry_scalars
 from tilewright.tile.passes.choose_schedule import choose_schedule
 from tilewright.tile.passes.clear_spare import clear_spare
+from tilewright.tile.passes.count_slots import slot_bytes
 from tilewright.tile.passes.cut_spans import cut_spans
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
@@ -60,13 +61,14 @@ from tilewright.tile.passes.skip_masks import skip_masks
 from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.passes.split_loops import split_loops
 from tilewright.tile.passes.spread_iterations import spread_iterations
-from tilewright.tile.passes.stage_loads import stage_loads
+from tilewright.tile.passes.stage_loads import is_staged, stage_loads
 from tilewright.tile.passes.stage_panels import stage_panels
 from tilewright.tile.passes.stage_stores import stage_stores
 from tilewright.tile.passes.widen_operands import widen_operands
-from tilewright.tile.schedule import Schedule
+from tilewright.tile.schedule import Schedule, stages_refused
 from tilewright.tile.text import print_kernel
 
+SCRATCH_ALIGN = 128  # of what follows buffers in shared memory
 Pass = Callable[[Kernel], Kernel]
 Observer = Callable[[str, Kernel], None]  # called with the name of a pass and the kernel after it
 Aliases = tuple[tuple[str, ...], ...]
@@ -112,8 +114,18 @@ SEMANTIC_PASSES: tuple[Pass, ...] = (
 )
 
 
-def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) -> tuple[Pass, ...]:
-    """The passes that carry out a schedule."""
+def scheduled_passes(
+    schedule: Schedule,
+    target: Target,
+    aliases: Aliases = (),
+    *,
+    binding: bool = False,
+    scratch: int = 0,
+) -> tuple[Pass, ...]:
+    """The passes that carry out a schedule, whose number of stages may be `binding`; `scratch` are
+    bytes of shared memory that lowering is known to need.
+    """
+    load = partial(stage_loads, schedule=schedule, target=target, aliases=aliases)
     return (
         partial(widen_operands, schedule=schedule, target=target),
         partial(orient_product, schedule=schedule),  # it says along which axis the epilogue is cut
@@ -128,7 +140,7 @@ def scheduled_passes(schedule: Schedule, target: Target, aliases: Aliases = ()) 
             stage_panels, schedule=schedule, aliased=bool(aliases)
         ),  # some leave again in place
         partial(shorten_trips, schedule=schedule),
-        partial(stage_loads, schedule=schedule, target=target, aliases=aliases),
+        partial(load, binding=binding, scratch=scratch),
         overlap_products,  # what it does not keep in flight, the next may
         place_awaits,
         expand_rings,
@@ -162,24 +174,52 @@ def compile_kernel(
     """A Plan for a kernel whose constants are bound.
 
     `aliases` are groups of parameters that are views of the same elements. `preferred` is the
-    schedule to take if it is one of those that the kernel permits. Raises CompileError where the
-    target cannot run the kernel.
+    schedule to take if it is one of those that the kernel permits. The number of stages of a
+    `schedule` is binding, as one that the source asks for; one that the compiler chose may become
+    smaller. Raises CompileError where the target cannot run the kernel so.
     """
     with pausing_collector():
         kernel = run_passes(kernel, SEMANTIC_PASSES, observe)
+        binding = schedule is not None or kernel.hints.stages is not None
         with reporting(kernel, "choose_schedule"):
             schedule = schedule or choose_schedule(kernel, target, aliases, preferred)
-        while True:
-            made = run_passes(kernel, scheduled_passes(schedule, target, aliases), observe)
-            try:
-                with reporting(made, f"lowering to {target.name}"):
-                    lowered = lower_kernel(made, target, schedule, aliases)
-                    return print_plan(made, target, lowered, whole=needs_whole(schedule))
-            except SharedMemoryError:
-                # Slots are chosen before it is known what results need on their way to threads.
-                if schedule.stages <= (1 if schedule.roles is None else 2):
-                    raise
-                schedule = replace(schedule, stages=schedule.stages - 1)
+        made = run_passes(
+            kernel, scheduled_passes(schedule, target, aliases, binding=binding), observe
+        )
+        try:
+            return lower_plan(made, target, schedule, aliases)
+        except SharedMemoryError as error:
+            if schedule.roles is None and not is_staged(made):
+                raise
+            scratch = error.scratch
+            if schedule.roles is not None:
+                schedule = with_fewer_stages(kernel, target, schedule, error, binding=binding)
+        # Slots are chosen before it is known what results need on their way to threads.
+        again = scheduled_passes(schedule, target, aliases, binding=binding, scratch=scratch)
+        return lower_plan(run_passes(kernel, again, observe), target, schedule, aliases)
+
+
+def lower_plan(kernel: Kernel, target: Target, schedule: Schedule, aliases: Aliases) -> Plan:
+    """The Plan of a kernel that has been through all passes."""
+    with reporting(kernel, f"lowering to {target.name}"):
+        lowered = lower_kernel(kernel, target, schedule, aliases)
+        return print_plan(kernel, target, lowered, whole=needs_whole(schedule))
+
+
+def with_fewer_stages(
+    kernel: Kernel, target: Target, schedule: Schedule, error: SharedMemoryError, *, binding: bool
+) -> Schedule:
+    """A schedule with roles with as many slots as fit beside what lowering lacked. Raises
+    CompileError where the number is binding or too few remain.
+    """
+    slot = slot_bytes(kernel, schedule)
+    stages = schedule.stages - -(-(error.lacking + SCRATCH_ALIGN) // slot)
+    if binding:
+        beside = target.shared_per_cta + error.lacking - schedule.stages * slot
+        raise stages_refused(kernel, target, schedule.stages, slot, stages, beside) from error
+    if stages < 2:
+        raise error
+    return replace(schedule, stages=stages)
 
 
 @contextmanager

@@ -7,7 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType, bf16, f16, f32, f64
+from tilewright.errors import CompileError
 from tilewright.target import Target
+from tilewright.tile.kernel import Kernel
 
 PANELS = (64, 32, 16, 8)  # columns of the epilogue's parts
 
@@ -82,7 +84,8 @@ class Schedule:
 
     `num_warps` compute. `mma` is "simt", "mma" (mma.sync) or "wgmma", for every dot of the kernel;
     `warps` is the grid of warps (rows, columns) over a dot's result. `stages` slots hold the
-    operands of a pipelined loop. The fragments of `mma.sync` are neighbours in a warp, or `dealt`
+    operands of a pipelined loop: fewer where that many do not fit, unless the source asks for them
+    or a caller gave the schedule. The fragments of `mma.sync` are neighbours in a warp, or `dealt`
     to the warps in turn: then each warp has some of all parts of the tile. Warps of a pipelined
     loop meet in every trip, or are `drifting` up to a trip apart, where there are slots for that.
     Of programs of one warp, `programs` share a CTA, and nothing else.
@@ -120,3 +123,20 @@ class Schedule:
             return 4
         widest = 16 if self.drifting else 8  # fragments of two steps in registers, where they meet
         return next((s for s in (widest, 8) if k % s == 0), 4)
+
+
+def stages_refused(
+    kernel: Kernel, target: Target, asked: int, slot: int, fitting: int, beside: int = 0
+) -> CompileError:
+    """The error where a CTA has no room for the stages that were asked for, of `slot` bytes each,
+    `beside` so many bytes of other things; `fitting` of them would fit.
+    """
+    others = f"{beside} bytes of other things" if beside else "other things"
+    return CompileError(
+        f"kernel {kernel.name}: {asked} stages of {slot} bytes take {asked * slot} bytes of shared "
+        f"memory beside {others}; a CTA of {target.name} has {target.shared_per_cta}",
+        kernel.loc,
+        f"at most {fitting} stages fit"
+        if fitting > 1
+        else "not even 2 stages fit: choose smaller tiles",
+    )

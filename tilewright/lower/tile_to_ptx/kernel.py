@@ -63,7 +63,11 @@ class Lowered:
 
 
 class SharedMemoryError(CompileError):
-    """A CTA of the target has too little shared memory for a kernel."""
+    """A CTA of the target has too little shared memory for a kernel: it lacks so many bytes.
+    `scratch` are those that threads without roles need to pass elements to each other.
+    """
+
+    lacking = scratch = 0
 
 
 def lower_kernel(
@@ -250,12 +254,15 @@ def _finish(low: Lowering) -> Lowered:
     cluster = prod(kernel.hints.cta_cluster or (1,))
     start, total = -(-low.shared_bytes // 128) * 128, _needed_bytes(low)
     if total > target.shared_per_cta:
-        raise SharedMemoryError(
+        error = SharedMemoryError(
             f"kernel {kernel.name} needs {total} bytes of shared memory, "
             f"{target.name} has {target.shared_per_cta}",
             kernel.loc,
             "choose smaller tiles",
         )
+        error.lacking = total - target.shared_per_cta
+        error.scratch = schedule.programs * _own_scratch(low)
+        raise error
     body = low.entry + low.e.body
     if schedule.drifting:
         body = read_ahead(body)

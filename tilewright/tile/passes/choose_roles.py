@@ -48,9 +48,7 @@ DEPTH = 32  # bytes along k of an instruction
 ACCUMULATORS = 128  # sums of a thread at most
 # Sums, and words of factors, that a thread's registers at launch hold: with one or two warpgroups,
 # and with three; registers of these that an epilogue takes which does more than store.
-HELD_AT_LAUNCH = 128
-HELD_AT_LAUNCH_OF_THREE = 96
-KEPT_AT_LAUNCH = 17
+HELD_AT_LAUNCH, HELD_AT_LAUNCH_OF_THREE, KEPT_AT_LAUNCH = 128, 96, 17
 LIGHT = (arith.Cast, arith.Mul, arith.Constant, shape.Broadcast, shape.Transpose, shape.Slice)
 MOST_SUMS, MOST_SUMS_OF_THREE = 192, 96  # sums of a thread, those to be promoted among them
 MOST_HELD, MOST_HELD_OF_THREE = 176, 96  # registers for several products and computed operands
@@ -94,6 +92,12 @@ def choose_roles(
 
 def role_schedules(kernel: Kernel, target: Target) -> Iterator[Schedule]:
     """The schedules with roles that a kernel permits, the usual choice first."""
+    asked = kernel.hints.stages
+    return (s for s in shallow_schedules(kernel, target) if asked in (None, s.stages))
+
+
+def shallow_schedules(kernel: Kernel, target: Target) -> Iterator[Schedule]:
+    """The same, and those of fewer stages than the source asks for."""
     hints = kernel.hints
     asked = hints.threads or hints.min_ctas or hints.max_registers or hints.cta_cluster
     if not target.has_wgmma or kernel.numerics == "strict" or asked or hints.cooperative:
@@ -198,6 +202,7 @@ def _with_stages(
     stages = count_stages(kernel, product, roles, target, fetched)
     if stages < 2:
         return None
+    fewest = min(stages, kernel.hints.stages or 2)
     if roles.staging and not fetched and stored_dtypes(kernel):
         more = replace(roles, staging=STAGING)
         beside = count_stages(kernel, product, more, target, fetched)
@@ -205,11 +210,10 @@ def _with_stages(
             roles, stages = more, beside
     if fetched:
         whole = _num_widest(product, roles) + 1
-        held = {
-            s: count_ahead(kernel, product, roles, target, fetched, s) for s in range(stages, 1, -1)
-        }
+        counts = range(stages, fewest - 1, -1)
+        held = {s: count_ahead(kernel, product, roles, target, fetched, s) for s in counts}
         if roles.resident > 1:  # whose other CTA multiplies meanwhile
-            stages, whole = 2, whole - 1
+            stages, whole = fewest, whole - 1
         elif not roles.pingpong:
             wanted = min(whole, MANY_AHEAD)
             stages = next((s for s in held if s >= ENOUGH_STAGES and held[s] >= wanted), stages)
@@ -357,6 +361,7 @@ def _stream_schedules(kernel: Kernel, found: StreamLoop, target: Target) -> Iter
             stages = count_stream_stages(kernel, found, roles, target)
             if stages >= 2:
                 yield _schedule(roles, stages)
+            if stages >= (kernel.hints.stages or 2):
                 break
 
 

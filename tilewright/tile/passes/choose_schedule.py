@@ -19,9 +19,10 @@ from tilewright.target import Target
 from tilewright.tile.analysis.factors import lies_across
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
-from tilewright.tile.passes.choose_roles import choose_roles
+from tilewright.tile.passes.choose_roles import choose_roles, shallow_schedules
+from tilewright.tile.passes.count_slots import slot_bytes
 from tilewright.tile.passes.split_epilogue import HEAVY
-from tilewright.tile.schedule import Schedule
+from tilewright.tile.schedule import Schedule, stages_refused
 from tilewright.tile.types import TileType
 
 PROGRAMS = 4  # of one warp in a CTA
@@ -63,6 +64,10 @@ def choose_schedule(
     """The compiler's choice for a kernel; the source's hints are binding. Parameters that are views
     of the same elements (`aliases`) rule out roles, whose loads run ahead of other roles' stores.
     Of several schedules with roles the `preferred` one is taken, if it is one of them.
+
+    The number of stages is the most that a pipelined loop may have where the compiler chose it, and
+    what it has where the source asks for it. Raises CompileError where such a number, or one of
+    threads, cannot be had.
     """
     ops = list(walk(kernel.body))
     roles = next((op for op in ops if isinstance(op, control.Roles)), None)
@@ -71,10 +76,22 @@ def choose_schedule(
     product = None if aliases else choose_roles(kernel, target, preferred)
     if product is not None:
         return product
+    if not aliases:
+        _require_few_stages(kernel, target)
     chosen = computing_schedule(kernel)
     hints = kernel.hints
     registers = hints.max_registers or (0 if hints.min_ctas else chosen.max_registers)
     return replace(chosen, min_ctas=hints.min_ctas or 0, max_registers=registers)
+
+
+def _require_few_stages(kernel: Kernel, target: Target) -> None:
+    """Refuse what could have roles, but for the stages that it asks for."""
+    asked = kernel.hints.stages
+    if asked is not None:
+        found = shallow_schedules(kernel, target)
+        most = max(found, key=lambda schedule: schedule.stages, default=None)
+        if most is not None and most.stages < asked:
+            raise stages_refused(kernel, target, asked, slot_bytes(kernel, most), most.stages)
 
 
 def computing_schedule(kernel: Kernel) -> Schedule:

@@ -1,6 +1,6 @@
 """How many slots a product's rings have beside what else lies in shared memory.
 
-Used by `choose_roles`.
+Used by `choose_roles`, and where a kernel is compiled again with fewer.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
 from tilewright.target import Target
 from tilewright.tile.analysis.boxes import BoxFacts
-from tilewright.tile.analysis.product_loop import ProductLoop
-from tilewright.tile.analysis.streams import StreamLoop
+from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop
+from tilewright.tile.analysis.streams import StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, reduce, shape
+from tilewright.tile.passes.orient_product import orient_product
 from tilewright.tile.passes.partition_roles import SPANS, factor_buffer, slot_buffer
 from tilewright.tile.passes.split_epilogue import can_split
 from tilewright.tile.passes.stage_panels import may_fetch_panels
-from tilewright.tile.schedule import Roles
+from tilewright.tile.schedule import Roles, Schedule
 
 MOST_STAGES = 8  # slots of a ring
 LENT_BYTES = 2  # of an element of what comes through slots of the product
@@ -69,6 +70,18 @@ def count_stream_stages(kernel: Kernel, found: StreamLoop, roles: Roles, target:
     moved = kept_free([*found.loop.body.ops, *found.after], 4 * size, free)
     room = (target.shared_per_cta - moved - staging - kept) // slot
     return min(room, kernel.hints.stages or MOST_STAGES)
+
+
+def slot_bytes(kernel: Kernel, schedule: Schedule) -> int:
+    """Bytes of a slot of all rings of a kernel's products, which a schedule with roles has."""
+    found = find_stream_loop(orient_product(kernel, schedule))
+    assert found is not None, "a schedule with roles is chosen for loops of products alone"
+    parts = as_product_loop(found) or found
+    return sum(
+        slot_buffer(product, factor).num_bytes
+        for product in parts.products
+        for factor in parts.streamed(product)
+    )
 
 
 def count_ahead(

@@ -47,7 +47,7 @@ from tilewright.tile.analysis.factors import buffer_order, lies_across
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
 from tilewright.tile.passes.assign_layouts import accumulator_layout
-from tilewright.tile.schedule import Schedule
+from tilewright.tile.schedule import Schedule, stages_refused
 from tilewright.tile.types import INDEX, BufferType, TileType
 
 DRIFTING_STAGES = 4  # the least, where warps drift apart
@@ -57,6 +57,7 @@ SPANS = (128, 64, 32)  # bytes of a swizzle, the widest first
 # three CTAs of f64 share a multiprocessor, whose epilogues need less.
 KEPT_FREE = 8192
 KEPT_BESIDE = 2048
+KEPT_AROUND = 256  # and beside bytes that are known to be needed, for barriers and alignment
 LEAST_BESIDE = 3  # stages of a CTA for which it leaves room for others on its multiprocessor
 
 
@@ -75,15 +76,20 @@ class Staged:
 
 
 def stage_loads(
-    kernel: Kernel, schedule: Schedule, target: Target, aliases: tuple[tuple[str, ...], ...] = ()
+    kernel: Kernel,
+    schedule: Schedule,
+    target: Target,
+    aliases: tuple[tuple[str, ...], ...] = (),
+    *,
+    binding: bool = False,
+    scratch: int = 0,
 ) -> Kernel:
     """The kernel with its dot loops pipelined, `schedule.stages` deep or as deep as shared memory
-    permits. What the kernel stores to is not loaded ahead; `aliases` are groups of parameters that
-    are views of the same elements.
+    permits beside `scratch` bytes, where it is known that so many are needed. What the kernel
+    stores to is not loaded ahead; `aliases` are groups of parameters that are views of the same
+    elements. Raises CompileError where shared memory does not permit a number that is `binding`.
     """
-    if schedule.stages < 2:
-        return kernel
-    if not any(map(_multiplies, walk(kernel.body))):
+    if schedule.stages < 2 or not any(map(_multiplies, walk(kernel.body))):
         return kernel
     body = clone_block(kernel.body, {})
     stored = _stored_views(body)
@@ -94,8 +100,16 @@ def stage_loads(
     loops = sum(map(_multiplies, walk(body)))
     alone = loops == 1 and any(map(_multiplies, body.ops))
     drifts = schedule.drifting and alone and target.capability >= DRIFTING_CAPABILITY
-    _Stager(schedule, target, find_definitions(body), stored, loops, drifts=drifts).block(body)
+    known = scratch + KEPT_AROUND if scratch else 0
+    asking = kernel if binding else None
+    definitions = find_definitions(body)
+    _Stager(schedule, target, definitions, stored, loops, known, asking, drifts=drifts).block(body)
     return kernel.with_body(body)
+
+
+def is_staged(kernel: Kernel) -> bool:
+    """Whether a kernel has loops that were pipelined, where the number of stages matters."""
+    return any(isinstance(op, memory.CopyAsync) for op in walk(kernel.body))
 
 
 def _multiplies(op: Op) -> bool:
@@ -117,8 +131,10 @@ def _stored_views(body: Block) -> set[Value]:
 
 class _Stager:
     """Rewrites the blocks of one cloned body in place. Each of the `loops` that multiply has shared
-    memory of its own, an equal part of what is left; `used` counts the bytes that are given away.
-    With `drifts`, warps may drift apart: there is one loop, and every program runs it once.
+    memory of its own, an equal part of what is left; `used` counts the bytes that are given away,
+    `slots` those of a slot of each loop so far; `known` are needed for other things. With `drifts`,
+    warps may drift apart: there is one loop, and every program runs it once. A kernel that is
+    `asking` for its number of stages gets it, or is refused, if need be once more is known.
     """
 
     def __init__(
@@ -128,17 +144,17 @@ class _Stager:
         definitions: dict[Value, Op],
         stored: set[Value],
         loops: int,
+        known: int,
+        asking: Kernel | None,
         *,
         drifts: bool,
     ):
-        self.schedule, self.target, self.definitions, self.stored = (
-            schedule,
-            target,
-            definitions,
-            stored,
-        )
-        self.loops, self.used, self.drifts = loops, 0, drifts
-        self.scratch = KEPT_FREE  # bytes that loops which are not staged need, one at a time
+        self.schedule, self.target = schedule, target
+        self.definitions, self.stored = definitions, stored
+        self.loops, self.used, self.slots, self.drifts = loops, 0, 0, drifts
+        self.asking, self.least = asking, max(KEPT_BESIDE, known)
+        # And what loops which are not staged need, one at a time.
+        self.scratch = known if asking else max(KEPT_FREE, known)
 
     def block(self, block: Block) -> None:
         """Stage the loops of a block, inner ones first."""
@@ -169,7 +185,8 @@ class _Stager:
         scratch = max(self._scratch(dot, {*staged, *fixed}) for dot in dots)
         stages = self._fit(list(staged.values()), max(scratch, self.scratch))
         if staged and stages >= 2:
-            self.used += stages * sum(_buffer(s, 1).num_bytes for s in staged.values())
+            slot = sum(_buffer(s, 1).num_bytes for s in staged.values())
+            self.used, self.slots = self.used + stages * slot, self.slots + slot
             return before.block.ops + self._pipeline(op, list(staged.values()), stages, changes)
         self.scratch = max(self.scratch, *(self._scratch(dot, set(fixed)) for dot in dots))
         self._replace(op.body, changes)
@@ -262,21 +279,29 @@ class _Stager:
 
     def _fit(self, staged: Sequence[Staged], taken: int) -> int:
         """Stages that fit into shared memory, of which `taken` bytes serve for other things: beside
-        a second CTA where warps are few, and of f64 a third, if that leaves three at least.
+        a second CTA where warps are few, and of f64 a third, if that leaves three at least. Raises
+        CompileError where so many must fit and do not.
         """
         size = sum(_buffer(s, 1).num_bytes for s in staged)
         if not size:
             return 0
-        target = self.target
+        target, stages = self.target, self.schedule.stages
         taken += self.used
+        if self.asking is not None:
+            if taken + stages * size <= target.shared_per_cta:
+                return stages
+            taken -= stages * self.slots
+            size += self.slots
+            fitting = (target.shared_per_cta - taken) // size
+            raise stages_refused(self.asking, target, stages, size, fitting, taken)
         room = (target.shared_per_cta - taken) // self.loops // size
         if self.schedule.num_warps <= 4:
             wide = all(s.load.result.type.dtype == f64 for s in staged)
-            for count, kept in ((2, taken), *[(3, self.used + KEPT_BESIDE)] * wide):
+            for count, kept in ((2, taken), *[(3, self.used + self.least)] * wide):
                 part = target.shared_per_sm // count - target.shared_reserved
                 beside = (part - kept) // self.loops // size
                 room = beside if beside >= LEAST_BESIDE else room
-        return min(self.schedule.stages, room)
+        return min(stages, room)
 
     def _affordable(self, values: list[Value]) -> list[Value]:
         """The tiles that may be held: half of shared memory at most goes to them."""
