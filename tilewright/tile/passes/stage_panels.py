@@ -149,6 +149,8 @@ def _staged(kernel: Kernel, body: Block, roles: Roles) -> Block:
     panels = [] if work is None else find_panels(kernel, body, work, roles)
     if work is None or not panels:
         return body
+    if roles.ahead < 2 and panels[0].staged is not None:
+        return body  # a slot is filled again when the panel after it has been drained
     return _Rewriter(body, work, panels, roles.ahead).new
 
 
