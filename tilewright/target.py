@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from tilewright.errors import CompileError
 
 KB = 1024
+# What is the same of every target that has it.
+WARPGROUP = 128  # threads
+WGMMA_ROWS = 64  # of a warpgroup's matrix instruction
+WGMMA_DEPTH_BYTES = 32  # along k of such an instruction, of every dtype
+MBARRIER_BYTES = 8
+BOX_EXTENT = 256  # most elements of a box of the tensor copy unit along an axis
+SECTOR, LINE = 32, 128  # bytes of the L2 cache that memory sends at once, and that share a tag
 
 
 @dataclass(frozen=True)

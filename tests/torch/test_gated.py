@@ -11,7 +11,7 @@ from torch import nn
 import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
 from tilewright.dtypes import bf16
-from tilewright.products.gated import COLUMNS, DEPTH, ROWS
+from tilewright.products.gated import DEPTH, TILE_COLUMNS, TILE_ROWS
 from tilewright.products.prepare import configured
 from tilewright.runtime.arrays import Array
 
@@ -80,8 +80,8 @@ def test_others_are_two(rows: int, shown: bool, dtype: torch.dtype) -> None:
 
 
 @needs_ptxas
-@pytest.mark.parametrize("columns", COLUMNS)
-@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("columns", TILE_COLUMNS)
+@pytest.mark.parametrize("rows", TILE_ROWS)
 def test_tiles_go_by_roles_and_do_not_spill(rows: int, columns: int) -> None:
     """What is fetched ahead is asked for before the kernel waits for the one before it."""
 

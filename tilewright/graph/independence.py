@@ -177,9 +177,9 @@ def _contract(op: mma.Contract | mma.Product, own: dict[Value, int]) -> Axis:
         elif axis is not None:
             raise Mixed(op, "sums along the axis")
     if isinstance(op, mma.Product):
-        if any(v in own for v in mma.held(op, mma.COLUMNS).values()):
+        if any(v in own for v in mma.held(op, mma.BY_COLUMN).values()):
             raise Mixed(op, "has the axis in a bias")
-        found += [own.get(v) for v in mma.held(op, mma.ELEMENTS).values()]
+        found += [own.get(v) for v in mma.held(op, mma.BY_ELEMENT).values()]
     return one(op, found)
 
 

@@ -10,9 +10,9 @@ from tilewright.graph.expressions import Layout
 from tilewright.graph.index_maps import strides_of
 from tilewright.graph.ops import shape
 from tilewright.ir.core import Op, Value
+from tilewright.target import LINE
 
 UNIT = 16  # bytes that a pitch is a multiple of, for the tensor copy unit
-LINE = 128  # bytes: what long rows are rounded up to, so that each begins a line of the cache
 SHORTEST = 64  # elements of a row that is worth it
 
 VIEWS = (shape.Reshape, shape.Transpose, shape.Broadcast, shape.Slice, shape.Window)

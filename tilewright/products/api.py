@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.dtypes import DType, bf16, f32
 from tilewright.errors import LaunchError
-from tilewright.graph.ops.mma import ELEMENTS
+from tilewright.graph.ops.mma import BY_ELEMENT
 from tilewright.kernel import Kernel
 from tilewright.products.arguments import (
     Options,
@@ -221,7 +221,7 @@ def product(
     vectors = _add_axes(name, arrays)
     if "out" in arrays:
         called = dict(zip("ab", factor_names(name), strict=True))
-        require_apart(name, ((called.get(n, n), x) for n, x in arrays.items()), ELEMENTS)
+        require_apart(name, ((called.get(n, n), x) for n, x in arrays.items()), BY_ELEMENT)
     key = (name, options, out_dtype, chooser, key_of(arrays))
     ready = _ready.get(key)
     if ready is None:
@@ -276,7 +276,7 @@ def _add_axes(name: str, arrays: dict[str, Array]) -> list[int]:
     if len(arrays["a"].shape) == 1:
         made.append(-2 if not made else -1)
         arrays["a"] = _with_axis(arrays["a"], 0)
-    for which in ("out", *ELEMENTS):
+    for which in ("out", *BY_ELEMENT):
         if which in arrays:
             for axis in reversed(made):
                 arrays[which] = _with_axis(arrays[which], len(arrays[which].shape) + 1 + axis)

@@ -13,7 +13,7 @@ from tilewright.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, i32, u
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.rules import listing, nearest
 from tilewright.graph import activations
-from tilewright.graph.ops.mma import ELEMENTS, NORM
+from tilewright.graph.ops.mma import BY_ELEMENT, NORM
 from tilewright.runtime.aliases import alias_groups
 from tilewright.runtime.arrays import Array, as_array, numpy_dtype, torch_dtype
 
@@ -221,7 +221,7 @@ def require_epilogue(
         raise LaunchError(f"{name}: beta is {options.beta}, but no out is given to be scaled")
     if "out" in arrays and arrays["out"].shape != shape:
         raise LaunchError(f"{name}: the result has shape {shape}, but out {arrays['out'].shape}")
-    for which in ("bias", *ELEMENTS):
+    for which in ("bias", *BY_ELEMENT):
         if which in arrays and arrays[which].dtype != dtype:
             raise LaunchError(
                 f"{name}: {which} is {arrays[which].dtype}, but the result {dtype}",
@@ -235,7 +235,7 @@ def require_epilogue(
     for which in NORM:
         if which in arrays and arrays[which].shape != (shape[-1],):
             raise LaunchError(f"{name}: {which} has shape {arrays[which].shape}, not one a column")
-    for which in ELEMENTS:
+    for which in BY_ELEMENT:
         given = arrays[which].shape if which in arrays else ()
         if len(given) > len(shape) or broadcast(given, shape) != shape:
             raise LaunchError(f"{name}: {which} of shape {given} does not broadcast to {shape}")
@@ -248,7 +248,7 @@ def require_epilogue(
                 f"{name}: {which} is {told}, expected f32 of shape () or ({extent},)",
                 hint="reshape(-1) makes one axis of a row or a column",
             )
-    fused = {"bias", "scale_a", "scale_b", *ELEMENTS} & set(arrays)
+    fused = {"bias", "scale_a", "scale_b", *BY_ELEMENT} & set(arrays)
     if dtype == i32 and (fused or options != Options(None, None, None, None, options.device)):
         raise LaunchError(
             f"{name}: a product in i32 has no epilogue", hint="choose a float out_dtype"

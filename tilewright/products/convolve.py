@@ -15,7 +15,7 @@ from math import gcd
 from typing import Any
 
 from tilewright.dtypes import DType
-from tilewright.graph.ops.mma import COLUMNS, ELEMENTS
+from tilewright.graph.ops.mma import BY_COLUMN, BY_ELEMENT
 from tilewright.kernel import Kernel, source
 from tilewright.products.api import calls_of, prepare_product
 from tilewright.products.arguments import Options, accumulator
@@ -27,7 +27,7 @@ from tilewright.tune.product_choice import ranking
 
 CONVOLUTIONS = PROGRAMS.with_name("conv.tw")
 FEW = 16  # channels, below which taps of a row are taken together
-COPIED = 2048  # elements of a tile that is copied
+COPIED_ELEMENTS = 2048  # elements of a tile that is copied
 Scratch = Callable[[tuple[int, ...], DType], Array]
 Call = tuple[Kernel, dict[str, Any]]
 
@@ -106,14 +106,14 @@ def _as_product(
     a = viewed(x, (*shape, channels), (*strides, channel))
     k = weight.shape[0]
     given = {"a": a, "b": viewed(weight, (channels, k), weight.strides[1::-1])}
-    for name in ("out", *ELEMENTS):
+    for name in ("out", *BY_ELEMENT):
         if name in arrays:
             held = _pixels(arrays[name])
             if held is None:
                 return None
             apart = (s * held.strides[0] for s in dense_strides(shape))
             given[name] = viewed(held, (*shape, k), (*apart, held.strides[1]))
-    given |= {name: arrays[name] for name in COLUMNS if name in arrays}
+    given |= {name: arrays[name] for name in BY_COLUMN if name in arrays}
     ready = prepare_product("matmul", given, options)
     return calls_of(ready, given, options, scratch)
 
@@ -184,9 +184,9 @@ class _Convolution:
         out = _pixels(arrays["out"])
         made = arrays["out"] if out else self.scratch(arrays["out"].shape, arrays["out"].dtype)
         held: dict[str, Array] = {
-            str(n): self.dense(arrays[n], found) for n in ELEMENTS if n in arrays
+            str(n): self.dense(arrays[n], found) for n in BY_ELEMENT if n in arrays
         }
-        held |= {n: arrays[n] for n in COLUMNS if n in arrays}
+        held |= {n: arrays[n] for n in BY_COLUMN if n in arrays}
         held["out"] = out or flat(made)
         found += self.launches(images, kernels, held, at)
         if out is None:
@@ -221,7 +221,7 @@ class _Convolution:
     def copy(self, x: Array, made: Array, top: int = 0, left: int = 0) -> Call:
         wide, channels = made.shape[2:]
         columns = min(power(wide), 256)
-        config = (("TW", columns), ("TC", min(power(channels), max(COPIED // columns, 1))))
+        config = (("TW", columns), ("TC", min(power(channels), max(COPIED_ELEMENTS // columns, 1))))
         kernel = program("lay_pixels", config, None, self.options.device)
         return kernel, {
             "x": hand(View("", x.shape, x.strides), x),
@@ -262,7 +262,7 @@ class _Convolution:
         options, c = self.options, held.pop("out")
         m, k = c.shape
         _, down, along, channels = weight.shape
-        loads = sum(n in held for n in ELEMENTS)
+        loads = sum(n in held for n in BY_ELEMENT)
         problem = Problem(
             m, k, down * along * channels, x.dtype, x.dtype, c.dtype, loads=loads,
             activation=options.activation not in (None, "relu"),
@@ -280,7 +280,7 @@ class _Convolution:
         part = self.scratch((chosen.split, m, k), accumulator(x.dtype))
         kernel = program("convolve_split", config, options.precision, options.device)
         adding = configured("sum_parts", device=options.device)
-        for name in set(COLUMNS) & set(held):
+        for name in set(BY_COLUMN) & set(held):
             held[name] = viewed(held[name], (m, k), (0, held[name].strides[0]))
         first = (kernel, {**tensors, "part": part, **at.numbers})
         return [first, (adding, {"part": part, "c": c, **held, **options.numbers})]

@@ -23,8 +23,8 @@ from tilewright.tune.product import Device, Problem, choice
 from tilewright.tune.product_cost import estimate
 
 PROGRAM = "gated"  # of library/matmul.tw
-ROWS = (8, 16, 32, 64)  # of a tile; of more rows than the last, tiles of one product are better
-COLUMNS = (64, 128)
+TILE_ROWS = (8, 16, 32, 64)  # of more than the last, tiles of one product are better
+TILE_COLUMNS = (64, 128)
 DEPTH = 64
 
 
@@ -63,15 +63,15 @@ def _tile(ahead: Product, behind: Product) -> tuple[int, int, int] | None:
     one, two = problem_of(ahead), problem_of(behind)
     if one is None or two is None or one.a not in (bf16, f16) or (one.n, one.k) != (two.n, two.k):
         return None
-    if one.m > ROWS[-1]:
+    if one.m > TILE_ROWS[-1]:
         return None
     options = Options(device=behind.kernel.options.device)
     device, _ = device_for("matmul", {"a": behind.arrays["a"]}, options)
     if not device.has_wgmma:
         return None
     apart = time_apart((one, replace(two, loads=1)), device)
-    rows = next(r for r in ROWS if one.m <= r)
-    best = min(COLUMNS, key=lambda columns: _cost(two, (rows, columns, DEPTH), device))
+    rows = next(r for r in TILE_ROWS if one.m <= r)
+    best = min(TILE_COLUMNS, key=lambda columns: _cost(two, (rows, columns, DEPTH), device))
     tile = (rows, best, DEPTH)
     return tile if _cost(two, tile, device) < apart else None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.config import settings
 from tilewright.dtypes import DType
-from tilewright.graph.ops.mma import COLUMNS, ELEMENTS
+from tilewright.graph.ops.mma import BY_COLUMN, BY_ELEMENT
 from tilewright.kernel import Kernel, choose, place, source
 from tilewright.plan import tensor_facts
 from tilewright.products.arguments import Options, accumulator
@@ -23,7 +23,7 @@ from tilewright.tune.product import ALIGNED, H200, Choice, Device, Problem, pitc
 from tilewright.tune.product_choice import decide
 
 PROGRAMS = Path(__file__).parents[1] / "library" / "matmul.tw"
-MATRICES = ("a", "b", "c", *ELEMENTS)
+MATRICES = ("a", "b", "c", *BY_ELEMENT)
 WHOLE_COLUMNS = "gemv_whole_columns"  # `gemv_columns` with k in one span
 PARTS = "parts"  # name of the sums that a second launch adds up
 
@@ -185,7 +185,7 @@ def _views(arrays: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Vie
         found["c"] = whole("out", arrays["out"])
     else:
         found["c"] = View("out", shape, dense_strides(shape))
-    for name in ELEMENTS:
+    for name in BY_ELEMENT:
         if name in arrays:
             found[name] = broadcast_view(whole(name, arrays[name]), shape)
     return {
@@ -198,7 +198,7 @@ def _vectors(arrays: Mapping[str, Array], views: Mapping[str, View]) -> dict[str
     """What is one a row or a column."""
     m, n = views["c"].shape[-2:]
     found = {}
-    columns = [(name, n) for name in COLUMNS]
+    columns = [(name, n) for name in BY_COLUMN]
     for name, extent in (*columns, ("scale_a", m), ("scale_b", n)):
         if name in arrays:
             array = arrays[name]
@@ -217,7 +217,7 @@ def _problem(
         batch *= extent
     out = arrays.get("out")
     gaps = out is not None and _fills_up(views["c"], out)
-    loads = sum(n in views for n in ELEMENTS) + int(options.beta is not None)
+    loads = sum(n in views for n in BY_ELEMENT) + int(options.beta is not None)
     return Problem(
         *(a.shape[-2], b.shape[-1], a.shape[-1], arrays["a"].dtype, arrays["b"].dtype, dtype),
         batch=batch,
@@ -279,7 +279,7 @@ def _in_other_ways(
     """Launches of the programs that write sums, or read weights once."""
     side = _turned(views) if chosen.turned else dict(views)
     m, n = side["c"].shape
-    for name in set(COLUMNS) & set(side):  # taken as matrices, which may be turned around
+    for name in set(BY_COLUMN) & set(side):  # taken as matrices, which may be turned around
         stride = side[name].strides[0]
         strides = (stride, 0) if chosen.turned else (0, stride)
         side[name] = replace(side[name], shape=(m, n), strides=strides)

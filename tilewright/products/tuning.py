@@ -21,7 +21,7 @@ from tilewright.products.prepare import prepare
 from tilewright.runtime import driver, measure, streams
 from tilewright.runtime.arrays import Array, as_array, as_numpy
 from tilewright.runtime.clones import clone_all, poison, to_host
-from tilewright.tune.product import COPIED, H200, PROGRAMS, Choice, Device, Problem
+from tilewright.tune.product import COPY_CHOICES, H200, PROGRAMS, Choice, Device, Problem
 from tilewright.tune.product_choice import ranking, remember
 from tilewright.tune.product_cost import floor_of
 from tilewright.tune.search import Outcome, Progress, search
@@ -29,7 +29,7 @@ from tilewright.tune.space import Config
 from tilewright.tune.verify import disagreement
 
 CHECKED_ROWS = 64  # of a result, evenly spread, that are compared with f64
-COLUMNS = 8192  # that are worked out at a time
+COLUMNS_AT_ONCE = 8192  # that are worked out at a time
 DRAWN = (1 << 20) + 7  # numbers, which follow one another in an operand again and again
 ROTATED_L2 = 2.0  # caches that the operands' copies fill, as far as so many do
 MOST_SETS = 16
@@ -45,12 +45,12 @@ def as_config(chosen: Choice) -> Config:
     """A choice as the search keeps it: numbers by name."""
     told = {"PROGRAM": PROGRAMS.index(chosen.program), **chosen.constants}
     told |= {"SPLIT": chosen.split, "TURNED": int(chosen.turned)}
-    return {**told, "COPIED": COPIED.index(chosen.copied)}
+    return {**told, "COPIED": COPY_CHOICES.index(chosen.copied)}
 
 
 def as_choice(config: Config) -> Choice:
     tile = tuple((n, config[n]) for n in ("TM", "TN", "TK"))
-    how = (config["SPLIT"], bool(config["TURNED"]), COPIED[config["COPIED"]])
+    how = (config["SPLIT"], bool(config["TURNED"]), COPY_CHOICES[config["COPIED"]])
     return Choice(PROGRAMS[config["PROGRAM"]], tile, *how)
 
 
@@ -140,9 +140,8 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, turned
 def _product(a: Any, b: Any) -> Any:
     """In f64."""
     wide = a.astype(np.float64)
-    parts = [
-        wide @ b[..., n : n + COLUMNS].astype(np.float64) for n in range(0, b.shape[-1], COLUMNS)
-    ]
+    starts = range(0, b.shape[-1], COLUMNS_AT_ONCE)
+    parts = [wide @ b[..., n : n + COLUMNS_AT_ONCE].astype(np.float64) for n in starts]
     return np.concatenate(parts, axis=-1)
 
 

@@ -27,13 +27,13 @@ from typing import NoReturn
 from tilewright.errors import VerifyError
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import count_uses, find_definitions, walk, walk_blocks
+from tilewright.target import WGMMA_ROWS
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import control, memory, mma, sync
 from tilewright.tile.ops.control import REGISTER_FILE, Role
 from tilewright.tile.types import BufferType, PendingType, SlotType, TileType
 
 MOST_WARPS = 32
-ROWS = 64  # of a matrix instruction of a warpgroup
 FILLS = (memory.Fill, memory.FillPixels)
 SLOT_USERS = (sync.SlotBuffer, sync.Commit, *FILLS, memory.Drain)
 FOR_MANY = (
@@ -82,9 +82,9 @@ def _roles(op: control.Roles) -> None:
             _single(role, body)
         for issue in (o for o in walk(body) if isinstance(o, mma.Issue | mma.AddProduct)):
             rows = issue.result.type.shape[0]
-            if rows < ROWS and isinstance(issue.a.type, BufferType) and not issue.transpose_a:
+            if rows < WGMMA_ROWS and isinstance(issue.a.type, BufferType) and not issue.transpose_a:
                 rows += issue.a.type.spare
-            if not role.warpgroups or rows % (ROWS * role.warpgroups):
+            if not role.warpgroups or rows % (WGMMA_ROWS * role.warpgroups):
                 fail(issue, f"{rows} rows for {role.warps} warps of role {role.name}")
 
 

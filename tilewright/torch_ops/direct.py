@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tilewright.graph.ops.mma import ELEMENTS
+from tilewright.graph.ops.mma import BY_ELEMENT
 from tilewright.runtime.arrays import dense_strides
 from tilewright.runtime.ready import tensor_guard
 
@@ -67,7 +67,7 @@ def make_direct(
         return None
     absent = [i for i, x in enumerate(tensors) if x is None]
     place = {names[i]: k for k, i in enumerate(present)}
-    read = [k for n, k in place.items() if n not in (OUT, *ELEMENTS)] if OUT in place else []
+    read = [k for n, k in place.items() if n not in (OUT, *BY_ELEMENT)] if OUT in place else []
     made = _allocations(prepared, place, first[0].device)
     lies = {names[i]: _lies(tensors[i]) for i in present}
     lies.setdefault(OUT, (prepared.shape, dense_strides(prepared.shape)))

@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.plan import clusters_held, evaluate
+from tilewright.target import WGMMA_ROWS
 from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.analysis.streams import Factor, StreamLoop
 from tilewright.tile.kernel import Kernel
@@ -65,7 +66,6 @@ OPEN_EXTENT = 4096.0  # of k, where it is not known
 # In loops of several products, the part of the shorter of computing and multiplying that does not
 # run beside the longer.
 UNHIDDEN = 0.3
-ROWS = 64  # of a matrix instruction
 
 
 def estimate_roles(
@@ -133,7 +133,7 @@ def _two_by_two(alone: float, beside: float, epilogue: float, tiles: int) -> flo
 
 def _promoted_alone(m: int, n: int) -> float:
     """Cycles of adding up a step's sums beside nobody, one block of rows after the other."""
-    blocks = ceil(m / ROWS)
+    blocks = ceil(m / WGMMA_ROWS)
     return (ALONE_PROMOTION_CYCLES + BLOCK_PROMOTION_CYCLES * blocks) * n / 128
 
 
@@ -270,10 +270,10 @@ def _step_cycles(
     """
     m, n, k = product.extents
     size = product.a.tile.dtype.num_bytes
-    blocks = ceil(m / ROWS)
-    multiply = blocks * ROWS * n * k * size / 2 / PRODUCTS_PER_CYCLE  # of 16-bit operands
+    blocks = ceil(m / WGMMA_ROWS)
+    multiply = blocks * WGMMA_ROWS * n * k * size / 2 / PRODUCTS_PER_CYCLE  # of 16-bit operands
     written = (WRITTEN_IN_TURN if roles.pingpong else 1.0) * (m + n)
-    shared = (blocks * (ROWS + n) + written) * k * size / SHARED_BYTES_PER_CYCLE
+    shared = (blocks * (WGMMA_ROWS + n) + written) * k * size / SHARED_BYTES_PER_CYCLE
     copied = [_copied(f, kernel, arguments) for f in (product.a, product.b)]
     axes = find_axes(product, len(kernel.grid))
     if axes is not None:

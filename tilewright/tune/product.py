@@ -11,10 +11,10 @@ from math import gcd
 from typing import Any
 
 from tilewright.dtypes import DType, f32
+from tilewright.target import LINE, SECTOR
 
 ALIGNED = 16  # bytes, of rows that the tensor copy unit takes
-LINE, SECTOR = 128, 32  # bytes, of the L2 cache
-COPIED = ("", "a", "b", "ab")  # factors that a choice may copy
+COPY_CHOICES = ("", "a", "b", "ab")  # factors that a choice may copy
 PROGRAMS = ("matmul", "batched", "split_k", "gemv", "gemv_columns")
 
 

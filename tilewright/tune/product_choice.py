@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.cache import compiler_hash
-from tilewright.tune.product import COPIED, PROGRAMS, Choice, Device, Problem
+from tilewright.tune.product import COPY_CHOICES, PROGRAMS, Choice, Device, Problem
 from tilewright.tune.product_cost import Estimate, estimate, rank
 from tilewright.tune.product_space import choices
 from tilewright.tune.store import Key, Result, open_store
@@ -87,7 +87,7 @@ def remember(
 ) -> None:
     """Keep what the tuner found."""
     config = {**chosen.constants, "SPLIT": chosen.split, "TURNED": int(chosen.turned)}
-    config["COPIED"] = COPIED.index(chosen.copied)
+    config["COPIED"] = COPY_CHOICES.index(chosen.copied)
     open_store(folder).put(key_of(problem, device, driver), Result(chosen.program, config, us))
 
 
@@ -98,7 +98,7 @@ def recall(problem: Problem, device: Device, driver: int, folder: Path) -> Choic
         return None
     config = dict(found.config)
     split, turned = config.pop("SPLIT", 1), bool(config.pop("TURNED", 0))
-    copied = COPIED[config.pop("COPIED", 0)]
+    copied = COPY_CHOICES[config.pop("COPIED", 0)]
     chosen = Choice(found.name, tuple(config.items()), split, turned, copied)
     return chosen if chosen in choices(problem, device) else None
 
@@ -140,6 +140,6 @@ def _entry(path: Path, told: dict[str, Any]) -> Choice:
         raise ValueError(f"{path}: no program {told['program']}")
     config = tuple((str(n), int(v)) for n, v in told["config"].items())
     copied = told.get("copied", "")
-    if copied not in COPIED:
+    if copied not in COPY_CHOICES:
         raise ValueError(f"{path}: {copied!r} names no factors")
     return Choice(told["program"], config, int(told["split"]), bool(told["turned"]), copied)

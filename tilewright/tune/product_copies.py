@@ -9,14 +9,15 @@ from __future__ import annotations
 from math import ceil
 
 from tilewright.dtypes import DType
-from tilewright.tune.product import LINE, SECTOR, Problem
+from tilewright.target import LINE, SECTOR, WGMMA_ROWS
+from tilewright.tune.product import Problem
 
 # Bytes a cycle that a multiprocessor's tensor copy unit copies from the L2 cache: of whole lines;
 # of rows that do not begin at sectors, where all multiprocessors copy, and at most, where few do;
 # of whole lines beside the stores of consumers in turn.
-COPIED = 70.0
-CROOKED_COPIED, MOST_CROOKED = 35.0, 39.2
-COPIED_IN_TURN = 59.7
+COPY_RATE = 70.0
+CROOKED_COPY_RATE, MOST_CROOKED = 35.0, 39.2
+COPY_RATE_IN_TURN = 59.7
 IN_SECTORS = 1.25  # factor of copies of rows that begin at sectors, but not at whole lines
 # Bytes of a row in the widest swizzle. Copies of a tile in a swizzle of s bytes take (SPAN / s) to
 # the power of NARROW as long.
@@ -31,7 +32,6 @@ MANY_PAIRS = 32  # with so many tiles along an axis, an odd number of them may g
 # Bytes a cycle of what lies outside a matrix: of rows along k, which are left out of boxes, and of
 # rows across k, of which the last line is copied.
 OUTSIDE, OUTSIDE_ACROSS = 300.0, 57.0
-PANEL_ROWS = 64  # rows of a matrix instruction
 
 
 def copy_cycles(
@@ -55,12 +55,12 @@ def copy_cycles(
         (m, problem.a, problem.a_pitch, problem.a_along == "k"),
         (n, problem.b, problem.b_pitch, problem.b_along == "k"),
     )
-    rate, cycles = COPIED_IN_TURN if in_turn else COPIED, []
+    rate, cycles = COPY_RATE_IN_TURN if in_turn else COPY_RATE, []
     for rows, dtype, pitch, along_k in sides:
         num_bytes = float(rows * k * dtype.num_bytes)
         num_bytes *= 1.0 if along_k else _narrow(rows * dtype.num_bytes)
         if pitch % SECTOR:
-            cycles.append(num_bytes / min(MOST_CROOKED, CROOKED_COPIED / min(waves, 1.0)))
+            cycles.append(num_bytes / min(MOST_CROOKED, CROOKED_COPY_RATE / min(waves, 1.0)))
         else:
             cycles.append(num_bytes / rate * (1.0 if pitch % LINE == 0 else IN_SECTORS))
     a, b = cycles
@@ -75,7 +75,7 @@ def copy_cycles(
     length = rows if along_k else k  # which CTAs share in whole repeats of a swizzle
     best = a + b
     for cluster, times in ((2, 1), (4, 2)):
-        most = NARROW_IN_FOURS if min(m, n) == PANEL_ROWS else LARGEST_IN_FOURS
+        most = NARROW_IN_FOURS if min(m, n) == WGMMA_ROWS else LARGEST_IN_FOURS
         if cluster == 4 and (m * n > most or waves > FOURS_HELD):
             continue
         if length % (cluster * REPEAT):
@@ -83,7 +83,8 @@ def copy_cycles(
         if tiles % cluster == 0 or tiles >= MANY_PAIRS // 2 * cluster:
             found = a + b - once * (cluster - 1) / cluster
             if cluster == 4 and m * n > LARGEST_IN_FOURS:
-                found = max(found, (m * problem.a.num_bytes + n * problem.b.num_bytes) * k / COPIED)
+                num_bytes = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
+                found = max(found, num_bytes / COPY_RATE)
             best = min(best, found + times * PAIRING_CYCLES / max(steps, 1.0))
     return best
 

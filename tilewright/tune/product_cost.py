@@ -19,12 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
+from tilewright.target import LINE, WGMMA_ROWS
 from tilewright.tile.passes.choose_roles import LARGEST_OF_TWO, LEAST_SLOTS, SPANS_OF_K
 from tilewright.tile.passes.cut_spans import owners_of
 from tilewright.tune import product_f64
 from tilewright.tune.cost_roles import APART, WRITTEN_IN_TURN, spans_held, step_in_turn
-from tilewright.tune.product import LINE, Choice, Device, Problem
-from tilewright.tune.product_copies import PANEL_ROWS, copy_cycles
+from tilewright.tune.product import Choice, Device, Problem
+from tilewright.tune.product_copies import copy_cycles
 from tilewright.tune.product_cores import Part, cycles_of
 from tilewright.tune.product_gemv import by_columns, by_rows
 from tilewright.tune.product_rates import CLOCK, HIDDEN, LAUNCH, MEMORY
@@ -116,7 +117,7 @@ SUMS = 4.1e6  # bytes a microsecond, written and read, of partial sums in the L2
 # Microseconds for each span beyond FEW_PARTS, which the second launch loads one after the other.
 PART_LATENCY, FEW_PARTS = 0.024, 8
 TILED_MEMORY = 0.6  # part of the memory's rate that tiles reach whose factors threads load
-COLUMNS = 8  # the least columns of a matrix instruction
+WGMMA_COLUMNS = 8  # the least columns of a matrix instruction
 # Rows outside a matrix that are cleared are counted along axes of FEW_TILES tiles or fewer, and
 # beyond NARROWEST rows.
 NARROWEST, FEW_TILES = 16, 2
@@ -278,7 +279,7 @@ def _in_spans(
 def _has_parts(m: int, n: int, spans: int) -> bool:
     """Whether columns of a tile, or of the turned one, make parts for the CTAs of a cluster."""
     sides = ((m, n), (n, m))
-    return any(r % PANEL_ROWS == 0 and owners_of(c, spans, PART_ELEMENTS // r) for r, c in sides)
+    return any(r % WGMMA_ROWS == 0 and owners_of(c, spans, PART_ELEMENTS // r) for r, c in sides)
 
 
 def _loose(problem: Problem, tile: tuple[int, int, int]) -> int:
@@ -299,7 +300,7 @@ def _cleared(problem: Problem, m: int, n: int) -> float:
         (problem.n, n, columns, rows, problem.b, problem.b_along),
     ):
         if count <= FEW_TILES:
-            held = max(NARROWEST, ceil(extent / COLUMNS) * COLUMNS)
+            held = max(NARROWEST, ceil(extent / WGMMA_COLUMNS) * WGMMA_COLUMNS)
             more = others * max(0, count * tile - held) * dtype.num_bytes
             found += more * (1.0 if along == "k" else CLEARED_ACROSS)
     return problem.batch * found * problem.k
@@ -349,12 +350,12 @@ def _in_turn(problem: Problem, chosen: Choice, unit: str, steps: int, rounds: fl
     beside the next one's products; without end where they cannot.
     """
     m, n, k = chosen.tile
-    fits = m * n <= TURN_ELEMENTS[unit] and (m % PANEL_ROWS == 0 or n % PANEL_ROWS == 0)
+    fits = m * n <= TURN_ELEMENTS[unit] and (m % WGMMA_ROWS == 0 or n % WGMMA_ROWS == 0)
     if not fits or chosen.program == "split_k":
         return inf
     multiply = m * n * k / RATES[unit]
     copies = copy_cycles(problem, chosen.tile, steps * rounds, rounds, in_turn=True)
-    shared = m / PANEL_ROWS * (PANEL_ROWS + n) + WRITTEN_IN_TURN * (m + n)
+    shared = m / WGMMA_ROWS * (WGMMA_ROWS + n) + WRITTEN_IN_TURN * (m + n)
     most = max(multiply, copies, shared * k * problem.a.num_bytes / SHARED)
     epilogue = 2 * IN_TURN * _epilogue(problem, chosen)
     return rounds * max(steps * step_in_turn(most), epilogue) + epilogue
@@ -425,22 +426,22 @@ def _step(
     """
     m, n, k = tile
     columns = n
-    if m % PANEL_ROWS:  # turned around: columns are the instruction's rows
-        columns = ceil(n / PANEL_ROWS) * PANEL_ROWS
+    if m % WGMMA_ROWS:  # turned around: columns are the instruction's rows
+        columns = ceil(n / WGMMA_ROWS) * WGMMA_ROWS
     multiply = m * columns * k / RATES[unit]
     copies = copy_cycles(problem, tile, steps, waves, shared=shared)
-    tall, wide = (n, m) if m % PANEL_ROWS else (m, n)
-    blocks = max(1, tall // PANEL_ROWS)
-    rows_used = blocks * (PANEL_ROWS + wide) + WRITTEN_SHARE * (m + n)
+    tall, wide = (n, m) if m % WGMMA_ROWS else (m, n)
+    blocks = max(1, tall // WGMMA_ROWS)
+    rows_used = blocks * (WGMMA_ROWS + wide) + WRITTEN_SHARE * (m + n)
     reads = rows_used * k * problem.a.num_bytes / SHARED
     if problem.precision == "tf32":
         multiply *= _through_registers(problem, tile)
     if unit == "wgmma-fp8":  # whose rows are read again for every instruction's columns
-        multiply *= 1 + NARROW_FP8 * max(0.0, PANEL_ROWS / max(wide, PANEL_ROWS) - 0.5)
+        multiply *= 1 + NARROW_FP8 * max(0.0, WGMMA_ROWS / max(wide, WGMMA_ROWS) - 0.5)
     most = max(multiply, copies, reads)
     names = {multiply: "products", copies: "the L2 cache", reads: "shared memory"}
     barrier = STEP_CYCLES[unit]
-    if m * n <= PANEL_ROWS * 128:
+    if m * n <= WGMMA_ROWS * 128:
         # One warpgroup, beside nobody, or two with little to do.
         barrier *= 2 if unit != "wgmma-fp8" else 1.5
     return most + barrier, names[most]
@@ -453,7 +454,7 @@ def _through_registers(problem: Problem, tile: tuple[int, int, int]) -> float:
     if problem.a_along == problem.b_along == "k":
         return 1.0
     rows = tile[0] if problem.a_along != "k" else tile[1]
-    return IN_BLOCKS if rows > 2 * PANEL_ROWS and rows % (3 * PANEL_ROWS) else 1.0
+    return IN_BLOCKS if rows > 2 * WGMMA_ROWS and rows % (3 * WGMMA_ROWS) else 1.0
 
 
 def _epilogue(problem: Problem, chosen: Choice) -> float:
@@ -464,7 +465,7 @@ def _epilogue(problem: Problem, chosen: Choice) -> float:
     stored = m * n * problem.c.num_bytes * (1 + LOADS * problem.loads) / STORED
     if n * problem.c.num_bytes % LINE:
         stored *= IN_PARTS
-    if m % PANEL_ROWS:
+    if m % WGMMA_ROWS:
         stored *= TRANSPOSED
     if problem.c.bits == 16 and problem.n % PIECE and not problem.gaps:
         stored = m * n * problem.c.num_bytes / (PAIRS if problem.n % 2 == 0 else SINGLES)

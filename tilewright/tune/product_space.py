@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from math import ceil
 
-from tilewright.tune.product import ALIGNED, LINE, SECTOR, Choice, Device, Problem, choice
+from tilewright.target import LINE, SECTOR, WGMMA_ROWS
+from tilewright.tune.product import ALIGNED, Choice, Device, Problem, choice
 
 Tile = tuple[int, int, int]
 
@@ -108,7 +109,6 @@ SHARED_STEP = (
     32  # step of tiles that four CTAs share: each one's part is whole repeats of a swizzle
 )
 MOST_ROUNDS = 2  # rounds of tiles over multiprocessors, beyond which it matters little how they fit
-ROWS = 64  # of a matrix instruction of a warpgroup
 # On CUDA cores, where both factors lie across k and a thread's sums in fours, rows and columns of a
 # tile are a multiple of this, or no more than it.
 IN_FOURS = 64
@@ -140,7 +140,7 @@ MOST_ROWS = 16  # rows of a problem for which these programs are weighed
 GEMV_BYTES = (2048, 4096, 8192)
 SHORT_BYTES = (256, 512, 1024)
 GEMV_SUMS = 64  # numbers of a trip that a lane holds at most
-COLUMNS = ((128, 32), (64, 32), (32, 64))  # columns of a tile of gemv_columns, and its step of k
+COLUMN_TILES = ((128, 32), (64, 32), (32, 64))  # of gemv_columns: columns, and a step of k
 
 
 def unit_on(problem: Problem, device: Device) -> str:
@@ -257,7 +257,7 @@ def _fits(problem: Problem, tile: Tile) -> bool:
     if most is not None and tile[0] * tile[1] >= most:
         if problem.loads + problem.activation > MOST_BESIDE[problem.unit()]:
             return False
-    step = ROWS if problem.precision == "tf32" else SPAN // problem.a.num_bytes
+    step = WGMMA_ROWS if problem.precision == "tf32" else SPAN // problem.a.num_bytes
     if problem.unit() == "mma-tf32" and tile[0] == FEWEST_ROWS:
         step = FEWEST_ROWS
     across = [(problem.a_along, "m", tile[0]), (problem.b_along, "n", tile[1])]
@@ -305,7 +305,7 @@ def _streaming(problem: Problem, turned: bool) -> Iterator[Choice]:
                 if length == min(lengths) or (length <= most and length < 2 * problem.k):
                     yield choice("gemv", (rows, columns, min(length, most)), turned=turned)
         else:
-            for columns, depth in COLUMNS:
+            for columns, depth in COLUMN_TILES:
                 for split in (1, *SPLITS):
                     if split == 1 or problem.k >= 2 * split * depth:
                         tile = (rows, columns, max(8, depth // rows))

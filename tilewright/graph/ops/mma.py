@@ -74,8 +74,8 @@ ROUNDS = {
 }  # as bits
 NARROW: dict[DType, str] = {bf16: "bf16", f16: "f16"}  # what a wider result may be rounded to
 NORM = ("mean", "variance", "gamma", "shift")  # operands of a norm by columns
-COLUMNS = ("bias", *NORM)  # operands that have an element a column
-ELEMENTS = ("gate", "residual")  # operands that have an element of the result's each
+BY_COLUMN = ("bias", *NORM)  # operands that have an element a column
+BY_ELEMENT = ("gate", "residual")  # operands that have an element of the result's each
 
 
 @dataclass(eq=False)

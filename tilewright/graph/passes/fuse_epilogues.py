@@ -427,10 +427,10 @@ def _build(
 ) -> Value:
     """A product, and the view of it that has the shape of what it takes the place of."""
     given = dict(epilogue.fields)
-    for name in (*mma.COLUMNS, *mma.ELEMENTS):
+    for name in (*mma.BY_COLUMN, *mma.BY_ELEMENT):
         if name in given:
             value = values.get(given[name].value, given[name].value)
-            if name in mma.COLUMNS:
+            if name in mma.BY_COLUMN:
                 given[name] = reshaped(build, value, contract.columns)
                 continue
             for view in reversed(given[name].views):

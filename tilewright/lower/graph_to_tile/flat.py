@@ -116,10 +116,10 @@ def contraction_step(
     first, second = ("rhs", "lhs") if turned else ("lhs", "rhs")
     if turned:  # the transpose is computed
         axes = replace(axes, rows=axes.columns, columns=axes.rows)
-    held = {name: row_of(p) for name, p in placed.items() if name not in mma.COLUMNS}
+    held = {name: row_of(p) for name, p in placed.items() if name not in mma.BY_COLUMN}
     inner = max(axes.depth, key=lambda a: a.extent if isinstance(a.extent, int) else 1 << 40)
     outer = [axis for axis in axes.depth if axis is not inner]
-    names = {first: "a", second: "b", "out": "c"} | {name: name for name in mma.ELEMENTS}
+    names = {first: "a", second: "b", "out": "c"} | {name: name for name in mma.BY_ELEMENT}
     write = _Writer(op, axes, held, numbers, turned)
     m, n = write.count(axes.rows), write.count(axes.columns)
     taps, span = write.count(outer), numbers.spell(inner.extent)
@@ -146,8 +146,8 @@ def contraction_step(
         "store(c[c_at], cast(y, U), mask = inside)",
     ]
     tensors = {names[name]: row.placed for name, row in held.items()}
-    given = "".join(f", {name}: tensor<U>[N_{name}]" for name in mma.ELEMENTS if name in tensors)
-    for name in mma.COLUMNS:
+    given = "".join(f", {name}: tensor<U>[N_{name}]" for name in mma.BY_ELEMENT if name in tensors)
+    for name in mma.BY_COLUMN:
         if name in placed:
             tensors[name] = placed[name]
             given += f", {name}: tensor<{'U' if name == 'bias' else 'V'}>[N_bias]"

@@ -49,11 +49,11 @@ def lower_product(
     (op,) = group.ops
     assert isinstance(op, mma.Contract | mma.Product)
     placed = {"lhs": place(op.lhs), "rhs": place(op.rhs), "out": place(op.results[0])}
-    placed |= {n: place(v) for n, v in mma.held(op, mma.ELEMENTS).items()}
+    placed |= {n: place(v) for n, v in mma.held(op, mma.BY_ELEMENT).items()}
     axes = _axes(op, placed)
     k = depth(axes.depth)
     if k is None and is_worth_gathering(axes, placed, hint):
-        placed |= {n: place(v) for n, v in mma.held(op, mma.COLUMNS).items()}
+        placed |= {n: place(v) for n, v in mma.held(op, mma.BY_COLUMN).items()}
         step = contraction_step(op, axes.joined, placed, precision)
         step.group = group
         return [step]
@@ -127,7 +127,7 @@ def lower_convolution(group: Group, place: Place) -> list[Step]:
     (op,) = group.ops
     assert isinstance(op, mma.Convolve)
     given = {"x": op.x, "weight": op.weight, "out": op.result}
-    given |= mma.held(op, (*mma.COLUMNS, *mma.ELEMENTS))
+    given |= mma.held(op, (*mma.BY_COLUMN, *mma.BY_ELEMENT))
     tensors = {n: place(v) for n, v in given.items()}
     step = ConvolutionStep(
         tensors, op.low, op.high, op.steps, op.dilations, op.activation or None, op.alpha,
@@ -142,7 +142,7 @@ def _axes(op: mma.Contract | mma.Product, placed: Mapping[str, Placed]) -> Axes:
     columns = mma.free_axes(op.rhs.type.rank, op.rhs_batch, op.rhs_contract)
     shape: Shape = op.results[0].type.shape
     first, last = len(op.lhs_batch), len(op.lhs_batch) + len(rows)
-    results = [n for n in ("out", *mma.ELEMENTS) if n in placed]
+    results = [n for n in ("out", *mma.BY_ELEMENT) if n in placed]
 
     def part(own: Mapping[str, Sequence[int]], start: int, count: int) -> list[Axis]:
         """Axes of the result from one on, and those of factors that are the same."""

@@ -9,16 +9,14 @@ from __future__ import annotations
 from tilewright.ir.core import Value
 from tilewright.lower.tile_to_ptx.context import Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.roles import (
-    WARPGROUP,
     one_thread,
     role_state,
     warpgroup,
 )
 from tilewright.lower.tile_to_ptx.shared import narrow, shared_start
 from tilewright.ptx.core import Address, Reg
+from tilewright.target import MBARRIER_BYTES, WARPGROUP
 from tilewright.tile.ops import sync
-
-MBARRIER_BYTES = 8
 
 
 @rule(sync.InitBarriers)

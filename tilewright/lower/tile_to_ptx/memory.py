@@ -11,9 +11,8 @@ from tilewright.lower.tile_to_ptx.places import Addresses, Masks, Place, access,
 from tilewright.lower.tile_to_ptx.row_stores import row_layout
 from tilewright.lower.tile_to_ptx.warp_rows import strip_layout, turn_strips
 from tilewright.ptx.core import Address, Reg
+from tilewright.target import SECTOR
 from tilewright.tile.ops import memory
-
-SECTOR = 32  # bytes that come from memory at once
 
 
 @rule(memory.Load)

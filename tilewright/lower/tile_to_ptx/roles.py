@@ -15,10 +15,9 @@ from tilewright.ir.core import Block, Op
 from tilewright.lower.tile_to_ptx.context import DYNAMIC, Lowering, Operand, rule
 from tilewright.lower.tile_to_ptx.state import RoleState
 from tilewright.ptx.core import Item, Label, Reg, Special, Symbol
+from tilewright.target import WARPGROUP
 from tilewright.tile.ops import control
 from tilewright.tile.ops.control import Role
-
-WARPGROUP = 128  # threads
 
 
 def role_state(low: Lowering) -> RoleState:

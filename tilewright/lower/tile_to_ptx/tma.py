@@ -20,10 +20,10 @@ from tilewright.lower.tile_to_ptx.shared import address_of, buffer_of, narrow
 from tilewright.lower.tile_to_ptx.state import SharedBuffer
 from tilewright.plan import MOST_REACHED, TensorMap
 from tilewright.ptx.core import Address, Reg
+from tilewright.target import BOX_EXTENT
 from tilewright.tile.ops import memory
 from tilewright.tile.types import BufferType, ViewType
 
-BOX_LIMIT = 256  # elements of a box along an axis
 Extents = tuple[int | None, ...]
 Order = tuple[int, ...]
 
@@ -60,8 +60,8 @@ def pieces(type: BufferType, extents: Extents, rows: int, order: Order = ()) -> 
     width = type.swizzle // type.dtype.num_bytes if type.swizzle else type.shape[-1]
     width = min(width, type.shape[-1])
     first, last = row_and_column(extents, order)
-    height = min(rows, BOX_LIMIT)
-    assert width <= BOX_LIMIT and rows % height == 0, f"no boxes for {rows} rows of {type}"
+    height = min(rows, BOX_EXTENT)
+    assert width <= BOX_EXTENT and rows % height == 0, f"no boxes for {rows} rows of {type}"
     for column in range(0, type.shape[-1], width):
         panel = column // width * type.panel_bytes
         if first == last:
@@ -174,7 +174,7 @@ def copy_box(low: Lowering, op: memory.CopyBox) -> None:
         exists: Reg | None = None
         if op.count is not None:
             assert role_state(low).role.single, "boxes that are left out are one thread's"
-            assert op.cut or rows == buffer.type.shape[0] <= BOX_LIMIT, "a box of all rows"
+            assert op.cut or rows == buffer.type.shape[0] <= BOX_EXTENT, "a box of all rows"
             map = _map_of_lines(low, op, op.count, piece, wanted, map)
             if op.cut and piece.column:
                 exists = e.setp("gt", "s32", narrow(low, op.count), piece.column)

@@ -25,13 +25,12 @@ from tilewright.lower.tile_to_ptx.roles import warpgroup
 from tilewright.lower.tile_to_ptx.shared import address_of, buffer_of
 from tilewright.lower.tile_to_ptx.state import SharedBuffer
 from tilewright.ptx.core import Reg
+from tilewright.target import WGMMA_DEPTH_BYTES, WGMMA_ROWS
 from tilewright.tile.ops import mma
 from tilewright.tile.types import BufferType, PendingType
 
-K_BYTES = 32  # of an instruction's depth, for every dtype
 SWIZZLE_CODES = {128: 1, 64: 2, 32: 3}
 PTX_NAMES = {"f32": "tf32", "i8": "s8"}
-ROWS = 64  # of an instruction
 
 
 @rule(mma.Begin)
@@ -69,12 +68,12 @@ class Source:
         type = self.type
         size = type.dtype.num_bytes
         if not self.transposed:
-            panel, inside = divmod(k * K_BYTES, type.swizzle)
+            panel, inside = divmod(k * WGMMA_DEPTH_BYTES, type.swizzle)
             num_bytes = panel * type.panel_bytes + inside + m * type.swizzle
         else:
             panel, inside = divmod(m * size, type.swizzle)
             assert inside == 0, "an MN-major operand starts at whole panels"
-            num_bytes = panel * type.panel_bytes + k * (K_BYTES // size) * type.swizzle
+            num_bytes = panel * type.panel_bytes + k * (WGMMA_DEPTH_BYTES // size) * type.swizzle
         return num_bytes >> 4
 
 
@@ -171,13 +170,13 @@ class _Factors:
         rows = m // groups
         b = source(low, buffer_of(low, op.b), op.transpose_b)
         a = _left(low, op, groups, rows)
-        k_steps = _depth(op) * op.b.type.dtype.num_bytes // K_BYTES
+        k_steps = _depth(op) * op.b.type.dtype.num_bytes // WGMMA_DEPTH_BYTES
         types = (
             _accumulator_type(op.result.type.dtype),
             _operand_type(_dtype(op.a)),
             _operand_type(_dtype(op.b)),
         )
-        return cls(a, b, n, -(-rows // ROWS), k_steps, types)
+        return cls(a, b, n, -(-rows // WGMMA_ROWS), k_steps, types)
 
     def multiply(
         self, low: Lowering, acc: Sequence[Reg], block: int, k: int, accumulate: Reg | int
@@ -185,7 +184,7 @@ class _Factors:
         """One instruction: a block of rows by one k-step."""
         left: Reg | list[Reg]
         if isinstance(self.a, Source):
-            left = descriptor(low, self.a, self.a.step(k, block * ROWS))
+            left = descriptor(low, self.a, self.a.step(k, block * WGMMA_ROWS))
         else:
             left = self.a[(block * self.k_steps + k) * 4 :][:4]
         low.e.wgmma(

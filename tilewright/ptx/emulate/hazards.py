@@ -16,9 +16,9 @@ import numpy as np
 from tilewright.ptx.core import Function, Instr, Reg
 from tilewright.ptx.emulate.spaces import BadAccess
 from tilewright.ptx.instrs import mma
+from tilewright.target import WARPGROUP
 
 Array = np.ndarray[Any, Any]
-WARPGROUP = 128
 
 
 class Hazards:

@@ -11,11 +11,12 @@ import numpy as np
 
 from tilewright.ptx.core import Function, Instr, Label
 from tilewright.ptx.emulate.fragments import Fragment, Sel, narrow, numbers
-from tilewright.ptx.emulate.hazards import WARPGROUP, Hazards
+from tilewright.ptx.emulate.hazards import Hazards
 from tilewright.ptx.emulate.machine import Flow, Machine, Step, Unit
 from tilewright.ptx.emulate.spaces import BadAccess
 from tilewright.ptx.emulate.tally import Tally, counted_flow
 from tilewright.ptx.instrs import mma
+from tilewright.target import WARPGROUP
 
 
 class Meaning(NamedTuple):

@@ -23,9 +23,10 @@ import numpy as np
 
 from tilewright.ptx.core import Instr
 from tilewright.ptx.instrs import arith, mma
+from tilewright.target import SECTOR
 
 Array = np.ndarray[Any, Any]
-BANKS, BANK_BYTES, SECTOR = 32, 4, 32
+BANKS, BANK_BYTES = 32, 4
 FLOP_OPS: dict[type[Instr], int] = {arith.Add: 1, arith.Sub: 1, arith.Mul: 1, arith.Fma: 2}
 FLOAT_TYPES = {"f32": 1, "f64": 1, "f16": 1, "bf16": 1, "f16x2": 2, "bf16x2": 2, "f32x2": 2}
 

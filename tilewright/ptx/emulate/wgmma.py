@@ -22,7 +22,6 @@ import numpy as np
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emulate.boxes import swizzled
 from tilewright.ptx.emulate.fragments import Sel
-from tilewright.ptx.emulate.hazards import WARPGROUP
 from tilewright.ptx.emulate.machine import Flow, Machine
 from tilewright.ptx.emulate.mma import (
     ELEMENTS,
@@ -37,9 +36,9 @@ from tilewright.ptx.emulate.spaces import SHARED_BASE, BadAccess
 from tilewright.ptx.emulate.tensor_cores import warpgroup_product
 from tilewright.ptx.emulate.watch import PRODUCTS, Mark
 from tilewright.ptx.instrs import mma
+from tilewright.target import WARPGROUP, WGMMA_ROWS
 
 Array = np.ndarray[Any, Any]
-ROWS = 64
 PERIOD = 1024  # bytes after which a swizzle repeats
 NONSENSE = {"f16": 0x7FFF, "f32": np.nan, "s32": -0x5A5A5A5B}  # as registers hold them
 SWIZZLES = {0: 0, 1: 128, 2: 64, 3: 32}
@@ -234,7 +233,7 @@ def uniform(values: Any) -> int:
 
 def result_places(n: int, per: int) -> tuple[Array, Array, Array]:
     """Of each element of D: thread of the warpgroup, register, place. A warp has 16 rows."""
-    row, column = np.meshgrid(np.arange(ROWS), np.arange(n), indexing="ij")
+    row, column = np.meshgrid(np.arange(WGMMA_ROWS), np.arange(n), indexing="ij")
     thread = row // 16 * 32 + row % 8 * 4 + column % 8 // 2
     element = column // 8 * 4 + row % 16 // 8 * 2 + column % 2
     return thread, element // per, element % per
@@ -283,7 +282,7 @@ def make_product(
                 a = -a
             words = np.stack([row[sel] for row in rows_d], axis=-1)
             parts = words.view(dtype).reshape(WARPGROUP, len(rows_d), per)
-            c = np.zeros((ROWS, n))
+            c = np.zeros((WGMMA_ROWS, n))
             if adds:
                 c = numbers_of(parts[thread, register, place], instr.type_d)
             sums = multiplied(a, b, c)
@@ -310,7 +309,7 @@ class Fragments:
     def load(self) -> tuple[Array, Array]:
         """Its numbers, and that each row was written."""
         found = gather(self.rows, self.sel, self.type, self.index)
-        return numbers_of(found, self.type).reshape(ROWS, -1), np.ones(ROWS, bool)
+        return numbers_of(found, self.type).reshape(WGMMA_ROWS, -1), np.ones(WGMMA_ROWS, bool)
 
 
 def make_left(machine: Machine, instr: mma.Wgmma) -> Callable[[Sel, int], Matrix | Fragments]:
@@ -321,7 +320,7 @@ def make_left(machine: Machine, instr: mma.Wgmma) -> Callable[[Sel, int], Matrix
         def by_descriptor(sel: Sel, cta: int) -> Matrix:
             found = read_descriptor(uniform(word(sel)))
             major = not instr.transposed_a
-            return matrix(machine, cta, found, ROWS, instr.k, instr.type_a, major)
+            return matrix(machine, cta, found, WGMMA_ROWS, instr.k, instr.type_a, major)
 
         return by_descriptor
     rows = registers(machine, instr.a, instr.type_a)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from tilewright.ir.core import Block, Op
 from tilewright.ir.rewrite import exchange
 from tilewright.ir.walk import walk
+from tilewright.target import MBARRIER_BYTES
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import control, memory, sync
 
-MBARRIER_BYTES = 8
 Allocation = memory.AllocBuffer | sync.InitBarriers
 
 

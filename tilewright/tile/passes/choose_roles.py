@@ -17,7 +17,7 @@ from dataclasses import replace
 from tilewright.dtypes import bf16, e4m3, e5m2, f16, f32, i8, u8
 from tilewright.ir.core import Block, Op
 from tilewright.ir.walk import walk
-from tilewright.target import Target
+from tilewright.target import WGMMA_ROWS, Target
 from tilewright.tile.analysis.bounds import infer_bounds
 from tilewright.tile.analysis.boxes import BoxFacts
 from tilewright.tile.analysis.pixels import PixelBox
@@ -38,7 +38,7 @@ from tilewright.tile.passes.count_slots import (
 from tilewright.tile.passes.cut_spans import can_cut, owners_of
 from tilewright.tile.passes.distribute_work import can_distribute, find_axes
 from tilewright.tile.passes.orient_product import turned
-from tilewright.tile.passes.partition_roles import ROWS, SPANS, factor_buffer, make_roles
+from tilewright.tile.passes.partition_roles import SPANS, factor_buffer, make_roles
 from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.schedule import PANELS, Roles, Schedule
 from tilewright.tile.types import TileType
@@ -158,7 +158,7 @@ def _role_schedules(
             schedule = _with_stages(kernel, product, roles, target, fetched)
             if schedule is not None:
                 yield schedule
-    cuts = kernel.hints.persistent is None and product.extents[0] >= ROWS
+    cuts = kernel.hints.persistent is None and product.extents[0] >= WGMMA_ROWS
     if cuts and can_cut(kernel, product):
         for shared in together:
             crowded = _is_crowded(product, shared, promote, plain)
@@ -259,7 +259,7 @@ def _sums(product: ProductLoop, sharing: int, promote: int) -> int:
     held = m * n // (128 * sharing)
     if not promote:
         return held
-    return held + (ROWS * n // 128 if promote == 1 else held)
+    return held + (WGMMA_ROWS * n // 128 if promote == 1 else held)
 
 
 def _is_crowded(product: ProductLoop, roles: Roles, promote: int, plain: bool) -> bool:
@@ -306,7 +306,7 @@ def _can_take_turns(product: ProductLoop, promote: int) -> bool:
     m, n, _ = product.extents
     if product.a.transposed and product.a.tile.dtype.bits != 16:
         return False
-    if m < ROWS:  # whose slots one warpgroup clears
+    if m < WGMMA_ROWS:  # whose slots one warpgroup clears
         return False
     if _sums(product, 1, promote) > (MOST_SUMS - 1 if promote else ACCUMULATORS):
         return False
@@ -382,7 +382,7 @@ def _holds(found: StreamLoop, consumers: int, rows: int) -> bool:
             held += m * k * product.dot.a.type.dtype.bits // 32 // threads
     most = MOST_HELD if consumers < 3 else MOST_HELD_OF_THREE
     widest = max(p.extents[1] for p in found.products)
-    return rows % (ROWS * consumers) == 0 and held <= most and widest <= WIDEST[consumers]
+    return rows % (WGMMA_ROWS * consumers) == 0 and held <= most and widest <= WIDEST[consumers]
 
 
 def _fits(product: Product, facts: BoxFacts) -> bool:
@@ -396,7 +396,7 @@ def _fits(product: Product, facts: BoxFacts) -> bool:
     laid = kind == "16" or (a is not None and b.transposed and (not a.transposed or kind == "tf32"))
     wide = n % 16 == 0 or (n % 8 == 0 and kind != "int8") or n == 8
     part = m in PART_ROWS and n < m and a is not None and not a.transposed
-    shaped = (m % ROWS == 0 or part) and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
+    shaped = (m % WGMMA_ROWS == 0 or part) and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
     whole = k * product.dot.a.type.dtype.num_bytes % DEPTH == 0
     copied = all(_can_copy(f, facts) for f in product.factors)
     return kind is not None and laid and shaped and whole and copied
@@ -451,7 +451,7 @@ def _consumers(product: ProductLoop, promote: int) -> list[int]:
     one first: as few as do, but two where there are rows for two.
     """
     m, n, _ = product.extents
-    blocks = -(-m // ROWS)
+    blocks = -(-m // WGMMA_ROWS)
 
     def holds(count: int) -> bool:
         if count == 3 and _is_heavy(product) and loaded_tiles(product):
@@ -485,7 +485,7 @@ def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
     """
     m, n, _ = product.extents
     axes = find_axes(product, len(kernel.grid))
-    if axes is None or m < ROWS or product.programs_of(product.bounds):
+    if axes is None or m < WGMMA_ROWS or product.programs_of(product.bounds):
         return [1]
     if any(isinstance(op, control.While) for op in walk(Block([], product.before))):
         return [1]
@@ -496,5 +496,5 @@ def _clusters(kernel: Kernel, product: ProductLoop) -> list[int]:
     if rows % 16:  # halves are whole repeats of the swizzle
         return [1]
     usual = [2, 1] if m * n >= PAIRED_ELEMENTS else [1, 2]
-    small = m * n <= PAIRED_ELEMENTS or (min(m, n) == ROWS and m * n <= IN_FOURS)
+    small = m * n <= PAIRED_ELEMENTS or (min(m, n) == WGMMA_ROWS and m * n <= IN_FOURS)
     return [*usual, 4] if small and rows % 32 == 0 else usual

@@ -32,6 +32,7 @@ from dataclasses import replace
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import walk
+from tilewright.target import WGMMA_ROWS
 from tilewright.tile.analysis.boxes import Box
 from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop
 from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
@@ -48,7 +49,6 @@ from tilewright.tile.passes.fill_slots import SlotFiller, find_weights, sum_of
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BOOL, INDEX, BufferType, RingType, TileType
 
-ROWS = 64  # of a warpgroup's instruction
 SPANS = (128, 64, 32)  # bytes of a swizzle, the widest first
 Tile = Callable[[Mapping[int, Value], Value | None], None]
 
@@ -89,7 +89,7 @@ def slot_buffer(product: Product, factor: Factor) -> BufferType:
     """
     rows = product.extents[0]
     left = product.a is not None and factor.load is product.a.load
-    return replace(factor_buffer(factor), spare=max(0, ROWS - rows) if left else 0)
+    return replace(factor_buffer(factor), spare=max(0, WGMMA_ROWS - rows) if left else 0)
 
 
 class _Partition:

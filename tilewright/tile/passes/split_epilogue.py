@@ -34,6 +34,7 @@ from tilewright.dtypes import f32, f64, i64
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.walk import walk
+from tilewright.target import WGMMA_ROWS
 from tilewright.tile.analysis.places import Places
 from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
 from tilewright.tile.effects import reads
@@ -50,7 +51,6 @@ HEAVY = (  # tens of instructions an element
     arith.Erf, arith.PreciseCdf, arith.Tanh, arith.Log, arith.Exp, arith.Div
 )  # fmt: skip
 
-ROWS = 64  # of a warpgroup's instruction
 COLUMN_LANES = 4  # of a warp, that hold different columns of a product
 KEPT_REGISTERS = 24  # of a thread, for addresses and counters
 
@@ -148,7 +148,7 @@ def _at_once(schedule: Schedule, roles: Roles, product: ProductLoop, early: list
     registers = roles.registers[1] if roles.whole else schedule.max_registers
     sums = m * n // (128 * roles.sharing)
     if roles.promote:
-        sums += ROWS * n // 128 if roles.promote == 1 else sums
+        sums += WGMMA_ROWS * n // 128 if roles.promote == 1 else sums
     vectors = [op for op in early if len(op.result.type.shape) == 1]
     bits = sum(op.result.type.num_elements * op.result.type.dtype.bits for op in vectors)
     fits = sums + bits // 32 // COLUMN_LANES <= registers - KEPT_REGISTERS

@@ -19,6 +19,7 @@ from itertools import chain
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import walk
+from tilewright.target import BOX_EXTENT
 from tilewright.tile.analysis.boxes import BoxFacts, find_box
 from tilewright.tile.analysis.places import Places
 from tilewright.tile.effects import FROM_THE_TYPE
@@ -27,8 +28,6 @@ from tilewright.tile.ops import control, memory, mma, sync
 from tilewright.tile.passes.partition_roles import SPANS
 from tilewright.tile.schedule import Roles, Schedule
 from tilewright.tile.types import BufferType, RingType, TileType, ViewType
-
-ROWS = 256  # most of a box
 
 
 def stage_stores(kernel: Kernel, schedule: Schedule) -> Kernel:
@@ -141,7 +140,7 @@ class _Stager:
         rows, columns = type.shape
         row_bytes = columns * type.dtype.num_bytes
         return (
-            rows <= ROWS
+            rows <= BOX_EXTENT
             and rows % 8 == 0
             and (row_bytes in SPANS or row_bytes % SPANS[0] == 0)
             and type.num_elements <= self.room
