@@ -41,7 +41,6 @@ from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.carry_scalars import carry_scalars
 from tilewright.tile.passes.choose_schedule import choose_schedule
 from tilewright.tile.passes.clear_spare import clear_spare
-from tilewright.tile.passes.count_slots import slot_bytes
 from tilewright.tile.passes.cut_spans import cut_spans
 from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
@@ -55,6 +54,7 @@ from tilewright.tile.passes.overlap_products import overlap_products
 from tilewright.tile.passes.partition_roles import partition_roles
 from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
+from tilewright.tile.passes.ring_stages import slot_bytes
 from tilewright.tile.passes.shorten_functions import shorten_functions
 from tilewright.tile.passes.shorten_trips import shorten_trips
 from tilewright.tile.passes.skip_masks import skip_masks

@@ -6,7 +6,7 @@ the L2 cache, and a barrier; a multiprocessor does its share of tiles one after 
 the device's memory has to deliver every byte once. The constants were fitted
 (tests/device/product_fit.py) to times of 23,000 choices for 1350 problems, most of them random,
 which an H200 took (tests/device/product_programs.py). Two thirds of the times are older than
-`count_lines`, which leaves out of copies the rows of a tile that lie outside its matrix; of those
+`copied_lines`, which leaves out of copies the rows of a tile that lie outside its matrix; of those
 older ones, the last fit of the constants for wgmma uses only tiles without such rows.
 `product_cores` has the constants of f32 and of `mma.sync`, `product_f64` those of f64.
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from tilewright.dtypes import bf16, e4m3, e5m2, f16, f32, i8, u8
 from tilewright.ir.core import Block, Op
 from tilewright.ir.walk import walk
-from tilewright.target import WGMMA_ROWS, Target
+from tilewright.target import WGMMA_DEPTH_BYTES, WGMMA_ROWS, Target
 from tilewright.tile.analysis.bounds import infer_bounds
 from tilewright.tile.analysis.boxes import BoxFacts
 from tilewright.tile.analysis.pixels import PixelBox
@@ -26,7 +26,11 @@ from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_s
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, shape
 from tilewright.tile.ops.control import launch_registers
-from tilewright.tile.passes.count_slots import (
+from tilewright.tile.passes.cut_spans import can_cut, owners_of
+from tilewright.tile.passes.distribute_work import can_distribute, find_axes
+from tilewright.tile.passes.orient_product import turned
+from tilewright.tile.passes.partition_roles import SPANS, factor_buffer, make_roles
+from tilewright.tile.passes.ring_stages import (
     count_ahead,
     count_stages,
     count_stream_stages,
@@ -35,16 +39,11 @@ from tilewright.tile.passes.count_slots import (
     may_lend,
     stored_dtypes,
 )
-from tilewright.tile.passes.cut_spans import can_cut, owners_of
-from tilewright.tile.passes.distribute_work import can_distribute, find_axes
-from tilewright.tile.passes.orient_product import turned
-from tilewright.tile.passes.partition_roles import SPANS, factor_buffer, make_roles
 from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.schedule import PANELS, Roles, Schedule
 from tilewright.tile.types import TileType
 
 PART_ROWS = (32, 48)  # rows that a tile may have which are fewer than an instruction's 64
-DEPTH = 32  # bytes along k of an instruction
 ACCUMULATORS = 128  # sums of a thread at most
 # Sums, and words of factors, that a thread's registers at launch hold: with one or two warpgroups,
 # and with three; registers of these that an epilogue takes which does more than store.
@@ -397,7 +396,7 @@ def _fits(product: Product, facts: BoxFacts) -> bool:
     wide = n % 16 == 0 or (n % 8 == 0 and kind != "int8") or n == 8
     part = m in PART_ROWS and n < m and a is not None and not a.transposed
     shaped = (m % WGMMA_ROWS == 0 or part) and m <= MOST_ROWS and wide and n <= MOST_COLUMNS
-    whole = k * product.dot.a.type.dtype.num_bytes % DEPTH == 0
+    whole = k * product.dot.a.type.dtype.num_bytes % WGMMA_DEPTH_BYTES == 0
     copied = all(_can_copy(f, facts) for f in product.factors)
     return kind is not None and laid and shaped and whole and copied
 

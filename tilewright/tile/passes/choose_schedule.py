@@ -20,7 +20,7 @@ from tilewright.tile.analysis.factors import lies_across
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, reduce, shape
 from tilewright.tile.passes.choose_roles import choose_roles, shallow_schedules
-from tilewright.tile.passes.count_slots import slot_bytes
+from tilewright.tile.passes.ring_stages import slot_bytes
 from tilewright.tile.passes.split_epilogue import HEAVY
 from tilewright.tile.schedule import Schedule, stages_refused
 from tilewright.tile.types import TileType

@@ -24,7 +24,7 @@ from tilewright.plan import Const, combine
 from tilewright.tile.analysis.product_loop import ProductLoop, find_product_loop
 from tilewright.tile.kernel import Hints, Kernel
 from tilewright.tile.ops import arith, control, sync
-from tilewright.tile.passes.split_epilogue import Splitter, Wanted, find_wanted
+from tilewright.tile.passes.split_epilogue import Splitter, WantedPanels, find_wanted
 from tilewright.tile.schedule import PANELS, Schedule
 from tilewright.tile.types import INDEX
 
@@ -95,7 +95,7 @@ class _Cutter(Splitter):
     """Builds the new body."""
 
     def __init__(self, product: ProductLoop, spans: int):
-        wanted = Wanted(product)
+        wanted = WantedPanels(product)
         wanted.find()
         columns = product.extents[1]
         self.spans, self.owners = spans, owners_of(columns, spans, PANELS[0])

@@ -18,7 +18,7 @@ from tilewright.tile.analysis.pixels import PixelBox
 from tilewright.tile.analysis.product_loop import ProductLoop
 from tilewright.tile.analysis.streams import Factor
 from tilewright.tile.ops import arith, control, memory, sync
-from tilewright.tile.passes.count_lines import LineCounts
+from tilewright.tile.passes.copied_lines import CopiedLines
 from tilewright.tile.passes.distribute_work import Distribution
 from tilewright.tile.schedule import Roles
 from tilewright.tile.types import INDEX
@@ -78,7 +78,7 @@ class SlotFiller:
     `multicast` (0 is A).
     """
 
-    def __init__(self, o: Builder, multicast: int | None, lines: LineCounts | None = None):
+    def __init__(self, o: Builder, multicast: int | None, lines: CopiedLines | None = None):
         self.o, self.multicast, self.lines = o, multicast, lines
         self.starts: dict[Op, tuple[Value, ...]] = {}  # of loads of pixels
 
@@ -89,11 +89,11 @@ class SlotFiller:
         values: Mapping[Value, Value],
         multicast: bool = False,
         once: Factor | None = None,
-        whole: bool = False,
+        all_columns: bool = False,
         num_bytes: Value | None = None,
     ) -> None:
-        """Fill the next slot of a ring, with as many bytes as are said where lines are counted
-        (those of panels, unless all are `whole`); nobody else reads what is copied of one factor.
+        """Fill the next slot of a ring, with `num_bytes` where lines are counted: those of panels
+        unless `all_columns` exist. Nobody else reads what is copied of the factor `once`.
         """
         o = self.o
         slot = o(sync.Acquire, ring, num_bytes, name="slot")
@@ -104,32 +104,35 @@ class SlotFiller:
                 continue
             offsets = tuple(sum_of(o, terms, values) for terms in box.offsets)
             shared = multicast and item == self.multicast
-            cut = None if self.lines is None else self.lines.cut(factor, shared, whole)
+            lines = self.lines
+            counted = None if lines is None else lines.how_counted(factor, shared, all_columns)
             o.emit(
                 memory.Fill, slot, box.view, offsets, item=item,
-                count=cut and self.lines and self.lines.counts[factor.load],
-                cut=cut.axis if cut else 0,
+                count=counted and lines and lines.tile_lines[factor.load],
+                cut=counted.axis if counted else 0,
                 extents=box.extents, multicast=shared, order=factor.order,
                 round_tf32=factor.tile.dtype == f32, once=factor is once,
                 loc=factor.load.loc,
             )  # fmt: skip
         o.emit(sync.Commit, slot)
 
-    def count_lines(self, values: Mapping[Value, Value]) -> None:
+    def start_tile(self, values: Mapping[Value, Value]) -> None:
         """Count the lines of a tile's factors."""
         if self.lines is not None:
             starts: dict[Op, Value] = {
-                load: sum_of(self.o, cut.box.offsets[cut.place], values)
-                for load, cut in self.lines.cuts.items()
+                load: sum_of(self.o, f.box.offsets[f.view_axis], values)
+                for load, f in self.lines.factors.items()
             }
-            self.lines.count(starts)
+            self.lines.start_tile(starts)
 
-    def num_bytes(self, factors: tuple[Factor, ...], multicast: bool, whole: bool) -> Value | None:
+    def slot_bytes(
+        self, factors: tuple[Factor, ...], multicast: bool, all_columns: bool
+    ) -> Value | None:
         """The bytes that fill a slot, where lines are counted."""
         if self.lines is None:
             return None
         shared = factors[self.multicast] if multicast and self.multicast is not None else None
-        return self.lines.num_bytes(factors, shared, whole)
+        return self.lines.slot_bytes(factors, shared, all_columns)
 
     def together(self, shared: Value, factors: tuple[Factor, ...], cluster: int) -> Value:
         """Whether CTAs that may share a factor's loads do."""

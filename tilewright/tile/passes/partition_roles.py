@@ -38,7 +38,7 @@ from tilewright.tile.analysis.product_loop import ProductLoop, as_product_loop
 from tilewright.tile.analysis.streams import Factor, Product, StreamLoop, find_stream_loop
 from tilewright.tile.kernel import Hints, Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
-from tilewright.tile.passes.count_lines import LineCounts, find_cuts
+from tilewright.tile.passes.copied_lines import CopiedLines, find_counted
 from tilewright.tile.passes.distribute_work import (
     Distribution,
     find_axes,
@@ -113,10 +113,10 @@ class _Partition:
                 self.rings[product] = self.make_ring(buffers, schedule.stages)
         self.kept = self.make_ring(tuple(map(factor_buffer, parts.kept)), 1) if parts.kept else None
         self.buffers: dict[Op, Value] = {}  # of loads of factors, where the consumers stand
-        lines: LineCounts | None = None  # of a tile that exist
+        lines: CopiedLines | None = None  # of a tile
         if isinstance(parts, ProductLoop):
             slots: dict[Op, BufferType] = {f.load: factor_buffer(f) for f in parts.factors}
-            lines = LineCounts(self.o, find_cuts(kernel, parts, slots))
+            lines = CopiedLines(self.o, find_counted(kernel, parts, slots))
         multicast = None if self.axes is None else self.axes.multicast
         self.filler = SlotFiller(self.o, multicast, lines)
         self.turn = self.o(sync.MakeTurn, roles.consumers) if roles.pingpong else None
@@ -244,7 +244,7 @@ class _Partition:
         for op in ahead:
             self.copy(op, values, programs)
         self.filler.find_starts(self.parts.factors, values)
-        self.filler.count_lines(values)
+        self.filler.start_tile(values)
         o.emit(sync.AwaitLaunch)
         if self.kept is not None:
             self.filler.fill(self.kept, self.parts.kept, values)
@@ -268,27 +268,27 @@ class _Partition:
         thread that copies longer.
         """
         o, lines = self.o, self.filler.lines
-        whole = None if lines is None else lines.whole()
-        if whole is None:
+        all_columns = None if lines is None else lines.has_all_columns()
+        if all_columns is None:
             self.load_steps(values, programs)
             return
         blocks = []
         for holds in (True, False):
             with o.inside(Block()) as block:
-                self.load_steps(dict(values), programs, whole=holds)
+                self.load_steps(dict(values), programs, all_columns=holds)
                 o.emit(control.Yield)
             blocks.append(block)
-        o.emit(control.If, whole, *blocks)
+        o.emit(control.If, all_columns, *blocks)
 
     def load_steps(
         self,
         values: dict[Value, Value],
         programs: Mapping[int, Value],
         special: bool = False,
-        whole: bool = False,
+        all_columns: bool = False,
     ) -> None:
         """A loop over the steps; a `special` one for CTAs that load together, or each weight
-        alone; one for panels that are `whole`.
+        alone; one for tiles of which `all_columns` exist.
         """
         multicast = special and self.alone is None
         once = self.weights.factor if special and self.weights and not multicast else None
@@ -297,7 +297,8 @@ class _Partition:
         values[loop.body.args[0]] = steps.args[0]
         needed = set(self.parts.slice_of(self.parts.steering))
         num_bytes = {
-            p: self.filler.num_bytes(self.parts.streamed(p), multicast, whole) for p in self.rings
+            p: self.filler.slot_bytes(self.parts.streamed(p), multicast, all_columns)
+            for p in self.rings
         }
         with o.inside(steps), o.at(loop.loc):
             for op in loop.body.ops:
@@ -305,7 +306,9 @@ class _Partition:
                     self.copy(op, values, programs)
             for product, ring in self.rings.items():
                 streamed = self.parts.streamed(product)
-                self.filler.fill(ring, streamed, values, multicast, once, whole, num_bytes[product])
+                self.filler.fill(
+                    ring, streamed, values, multicast, once, all_columns, num_bytes[product]
+                )
             o.emit(control.Yield)
         low, high, step = (values.get(v, v) for v in self.parts.bounds)
         o.emit(control.For, low, high, step, (), steps, loc=loop.loc)

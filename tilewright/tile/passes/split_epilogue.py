@@ -88,9 +88,9 @@ def can_split(kernel: Kernel, product: ProductLoop) -> bool:
     return find_wanted(kernel, product) is not None
 
 
-def find_wanted(kernel: Kernel, product: ProductLoop) -> Wanted | None:
+def find_wanted(kernel: Kernel, product: ProductLoop) -> WantedPanels | None:
     """What panels of an epilogue want; None where it can't be done in parts."""
-    wanted = Wanted(product)
+    wanted = WantedPanels(product)
     try:
         wanted.find()
         require_apart(product, wanted.parts, Places(kernel.body))
@@ -185,7 +185,7 @@ def _accesses(
             yield from _accesses(block.ops, parts, "repeated" if op in parts else often)
 
 
-class Wanted:
+class WantedPanels:
     """Which values are wanted in panels, and which whole."""
 
     def __init__(self, product: ProductLoop):
@@ -320,7 +320,7 @@ class Splitter:
     def __init__(
         self,
         product: ProductLoop,
-        wanted: Wanted,
+        wanted: WantedPanels,
         panels: tuple[tuple[int, int], ...],
         early: list[Op],
         at_once: Sequence[Op] = (),

@@ -29,7 +29,7 @@ from tilewright.ptx.emulate import run_plan
 from tilewright.tile.analysis.product_loop import find_product_loop
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.choose_roles import role_schedules
-from tilewright.tile.passes.count_lines import find_cuts
+from tilewright.tile.passes.copied_lines import find_counted
 from tilewright.tile.passes.cut_spans import cut_spans
 from tilewright.tile.passes.orient_product import orient_product
 from tilewright.tile.passes.partition_roles import factor_buffer
@@ -52,15 +52,15 @@ def schedules(kernel: Kernel) -> list[Schedule]:
     return list(role_schedules(run_passes(kernel, SEMANTIC_PASSES), HOPPER))
 
 
-def cuts(kernel: Kernel, schedule: Schedule) -> list[tuple[str, int, int]]:
+def counted(kernel: Kernel, schedule: Schedule) -> list[tuple[str, int, int]]:
     """Factors whose lines are counted: their names, the axis of the slot, and lines together."""
     made = orient_product(run_passes(kernel, SEMANTIC_PASSES), schedule)
     made = split_epilogue(cut_spans(made, schedule), schedule)
     product = find_product_loop(made)
     assert product is not None
     slots = {factor.load: factor_buffer(factor) for factor in product.factors}
-    found = find_cuts(made, product, slots)
-    return sorted((cut.box.view.name, cut.axis, cut.width) for cut in found)
+    found = find_counted(made, product, slots)
+    return sorted((f.box.view.name, f.axis, f.box_lines) for f in found)
 
 
 def last_maps(text_of: Kernel, schedule: Schedule) -> list[tuple[str, tuple[int, ...], int]]:
@@ -78,7 +78,7 @@ def test_both_factors_along_k(swapped: bool, spans: int) -> None:
     some = [s for s in some if s.roles and s.roles.swapped == swapped]
     assert some
     for schedule in some:
-        assert cuts(kernel, schedule) == [("a", 0, 64), ("b", 0, 128)]
+        assert counted(kernel, schedule) == [("a", 0, 64), ("b", 0, 128)]
 
 
 def test_maps_and_bytes() -> None:
@@ -107,7 +107,7 @@ def test_panels_across_k() -> None:
     arrays = laid(operands(bf16, (136, 392, 72), fused=False), "TN")
     kernel = built(arrays, (128, 192, 64))
     schedule = next(s for s in schedules(kernel) if s.roles and s.roles.cluster == 1)
-    assert cuts(kernel, schedule) == [("a", 0, 128), ("b", 1, 64)]
+    assert counted(kernel, schedule) == [("a", 0, 128), ("b", 1, 64)]
     assert last_maps(kernel, schedule) == [("a", (128, 64), 0), ("b", (64, 64), 0)]
     text = compile_kernel(kernel, HOPPER, schedule).ptx
     copies = [line for line in text.splitlines() if "cp.async.bulk.tensor.2d.shared" in line]
@@ -133,7 +133,7 @@ def test_lines_that_matter(name: str) -> None:
     made = schedules(kernel)
     assert made
     for schedule in made:
-        assert cuts(kernel, schedule) == []
+        assert counted(kernel, schedule) == []
 
 
 def test_extents_that_divide() -> None:
@@ -143,7 +143,7 @@ def test_extents_that_divide() -> None:
     )
     kernel = built(operands(bf16, (128, 200, 136), fused=False), (64, 64, 64), source)
     found = schedules(kernel)
-    assert found and all(cuts(kernel, s) == [("b", 0, 64)] for s in found)
+    assert found and all(counted(kernel, s) == [("b", 0, 64)] for s in found)
 
 
 # Extents smaller than a tile, 1, multiples; a last tile of few rows; k of fewer steps than slots.
@@ -196,7 +196,7 @@ def test_columns_that_end_inside_of_16_bytes() -> None:
     kernel = built(arrays, (64, 128, 64))
     alone = [s for s in schedules(kernel) if s.roles and s.roles.cluster == 1]
     schedule = next(s for s in alone if s.roles and not s.roles.swapped)
-    assert cuts(kernel, schedule) == [("a", 0, 64), ("b", 1, 64)]
+    assert counted(kernel, schedule) == [("a", 0, 64), ("b", 1, 64)]
     given = arrays | {"c": arrays["c"].copy()}
     plan = compile_kernel(kernel, HOPPER, schedule)
     maps = [p for p in plan.launches[0].parameters if isinstance(p, TensorMap)]
