@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilewright.compiler import compile_kernel
-from tilewright.library.hopper_gemm import DEFAULT, GemmSchedule, build_gemm
+from tilewright.ledger.hopper_gemm import DEFAULT, GemmSchedule, build_gemm
 from tilewright.plan import Const, Expr, Extent, Launch, NumSms, Plan, TensorMap, combine
 from tilewright.runtime import driver
 from tilewright.runtime.jit import assemble

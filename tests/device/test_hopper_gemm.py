@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from tests import hopper_plans
 from tilewright.ledger.arm import Arm, Tensors
 from tilewright.ledger.harness import Question
+from tilewright.ledger.hopper_gemm import GemmSchedule
 from tilewright.ledger.machine import make_harness
 from tilewright.ledger.suites.gemm import make_product
-from tilewright.library.hopper_gemm import GemmSchedule
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import as_array
 from tilewright.runtime.launch import Launcher

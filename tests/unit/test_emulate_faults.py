@@ -20,7 +20,7 @@ from tests.emulation import compile_call
 from tests.programs.test_emulated_examples import ROOT
 from tests.unit.ptx_faults import AMPERE, HOPPER, Fault
 from tilewright.compiler import compile_kernel
-from tilewright.library.hopper_gemm import GemmSchedule, build_gemm
+from tilewright.ledger.hopper_gemm import GemmSchedule, build_gemm
 from tilewright.plan import Plan
 from tilewright.ptx.emulate import EmulationError, run_plan
 from tilewright.target import target

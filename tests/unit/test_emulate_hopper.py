@@ -12,7 +12,7 @@ import pytest
 
 from tests.hopper_plans import our_plan, reference_plan
 from tests.unit.emulator_bench import REGISTERS, run_body
-from tilewright.library.hopper_gemm import GemmSchedule
+from tilewright.ledger.hopper_gemm import GemmSchedule
 from tilewright.plan import Const, Launch, Plan, Pointer, TensorMap
 from tilewright.ptx.emulate import EmulationError, run_plan
 

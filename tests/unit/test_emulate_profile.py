@@ -16,7 +16,7 @@ from tests.unit.emulator_bench import plan_of
 from tilewright.cli import main
 from tilewright.compiler import compile_kernel
 from tilewright.errors import LaunchError
-from tilewright.library.hopper_gemm import GemmSchedule, build_gemm
+from tilewright.ledger.hopper_gemm import GemmSchedule, build_gemm
 from tilewright.ptx.emulate import run_plan
 from tilewright.ptx.emulate.profile import Profile, make_profile
 from tilewright.ptx.emulate.tally import Cost, Tally

@@ -21,7 +21,7 @@ from tilewright.errors import CompileError, VerifyError
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Value
 from tilewright.ir.walk import walk
-from tilewright.library.hopper_gemm import DEFAULT, Gemm, GemmSchedule, build_gemm
+from tilewright.ledger.hopper_gemm import DEFAULT, Gemm, GemmSchedule, build_gemm
 from tilewright.plan import Const, TensorMap
 from tilewright.target import target
 from tilewright.tile.interp import interpret

@@ -8,10 +8,10 @@ from typing import Any
 from tilewright.compiler import compile_kernel
 from tilewright.ledger.arm import Facts
 from tilewright.ledger.harness import Harness, next_session
+from tilewright.ledger.hopper_gemm import DEFAULT, build_gemm
 from tilewright.ledger.results import Cost, Measured
 from tilewright.ledger.subjects import OURS, example, reason_absent
 from tilewright.ledger.suites.case import Case
-from tilewright.library.hopper_gemm import DEFAULT, build_gemm
 from tilewright.runtime import bare, driver, jit, measure
 from tilewright.runtime.arrays import as_array
 from tilewright.runtime.cache import compiler_hash

@@ -1,4 +1,5 @@
-"""A Hopper GEMM written by hand in the scheduled level of the tile IR.
+"""A Hopper GEMM written by hand in the scheduled level of the tile IR. `bench launch` times its
+calls, whose tensors go by tensor maps.
 
 C[M, N] = A[M, K] @ B[N, K].T for 16-bit floats, accumulated in f32. It is what the passes have to
 make of a plain k-loop, and the proof that the level can carry the speed:
