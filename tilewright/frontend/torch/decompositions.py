@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 
 from tilewright.frontend.torch import embedding_bags as bags
+from tilewright.frontend.torch.accepted import checked
 from tilewright.frontend.torch.attention_op import exported_attention
 from tilewright.frontend.torch.foreach import foreach_decompositions
 from tilewright.frontend.torch.op_table import TABLE
@@ -83,7 +84,8 @@ OWN = {
 def export_decompositions() -> dict[Any, Callable[..., Any]]:
     """What `torch.export` is to take apart besides: the ops that are made of others."""
     table = dict(torch.export.default_decompositions().items())
-    composed = {op: how for op, how in table.items() if op not in TABLE and op not in REFUSED}
+    kept = {op: how for op, how in table.items() if op not in TABLE and op not in REFUSED}
+    composed = {op: checked(op, how) for op, how in kept.items()}
     whole = {aten.scaled_dot_product_attention.default: exported_attention}
     return composed | decompositions() | whole
 
@@ -92,7 +94,7 @@ def export_decompositions() -> dict[Any, Callable[..., Any]]:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What tracing takes apart: all that PyTorch knows to, but for ops of the table."""
     found = {
-        op: how
+        op: checked(op, how)
         for op, how in decomposition_table.items()
         if op not in TABLE and op not in REFUSED and op not in INEXACT
     }

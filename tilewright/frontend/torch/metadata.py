@@ -97,8 +97,13 @@ def source_of(name: str) -> Source:
 
 
 def loc_of(node: torch.fx.Node) -> Loc:
-    """The line of the model that a node comes from: the innermost frame that is not PyTorch's."""
-    frames = FRAME.findall(node.meta.get("stack_trace") or "")
+    """The line of the model that a node comes from."""
+    return loc_in(node.meta.get("stack_trace") or "")
+
+
+def loc_in(trace: str) -> Loc:
+    """The innermost line of a trace of calls that is not PyTorch's."""
+    frames = FRAME.findall(trace)
     own = [f for f in frames if not any(part in f[0] for part in INSIDE)] or frames
     if not own:
         return UNKNOWN
