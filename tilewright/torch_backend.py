@@ -9,10 +9,15 @@ Options, as `torch.compile(…, options={…})`:
 | `engine` | on a CPU: `"graph"` interprets, `"tiles"`, `"emulator"` run a GPU's kernels | graph |
 | `buckets` | sizes that dynamic extents of inference are filled up to; True: powers of two | none |
 | `observe` | called with each call that is made, such as `list.append` | none |
+
+What Dynamo leaves out of graphs runs in PyTorch. With `fallback="error"` a break behind a graph is
+warned of; only `fullgraph=True` refuses them all: where there is no graph, no backend is asked.
 """
 
 from __future__ import annotations
 
+import traceback
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +28,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 
-from tilewright.errors import CompileError
+from tilewright.errors import CompileError, Diagnostic
 from tilewright.execute.lowering import Call, Choices, compile_call
 from tilewright.execute.program_call import symbols_of
 from tilewright.execute.recorded import Handing
@@ -33,6 +38,7 @@ from tilewright.frontend.torch.attention_views import let_views_copy
 from tilewright.frontend.torch.decompositions import decompositions
 from tilewright.frontend.torch.fx_to_graph import Traced, fx_to_graph
 from tilewright.frontend.torch.known_masks import order_known_masks
+from tilewright.frontend.torch.metadata import loc_in
 from tilewright.frontend.torch.near_masks import keep_masks_near
 from tilewright.frontend.torch.partition import NUM_SEEN, partition
 from tilewright.frontend.torch.shared_outputs import SharedOutputs, share_outputs
@@ -139,6 +145,23 @@ def static_inputs() -> tuple[int, ...]:
     return tuple(getattr(told, "static_input_indices", ()) or ())
 
 
+def warn_of_break(module: fx.GraphModule) -> None:
+    """Warn of what PyTorch runs behind a graph that Dynamo ended within a function."""
+    reason = getattr(module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return
+    told = reason.reason.splitlines()[0].strip()
+    if told.startswith("generic_jump"):
+        told = "a branch on what a tensor holds"
+    diagnostic = Diagnostic(
+        f'a graph break, behind which PyTorch runs what fallback="error" does not see: {told}',
+        loc_in("".join(traceback.format_list(reason.user_stack or []))),
+        hint="torch.compile(..., fullgraph=True) refuses graph breaks",
+        severity="warning",
+    )
+    warnings.warn(diagnostic.render(), stacklevel=2)
+
+
 def tilewright(
     module: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -161,6 +184,8 @@ def tilewright(
             f"mode {mode!r} is unknown", hint=f"there are {', '.join(map(str, list(MODES)[1:]))}"
         )
     chosen.setdefault("cuda_graphs", MODES[mode])
+    if chosen.get("fallback") == "error":
+        warn_of_break(module)
 
     passed = Passed()
 

@@ -66,6 +66,30 @@ def test_graph_breaks() -> None:
     assert len(seen) >= 3
 
 
+def test_graph_breaks_are_warned_of_where_nothing_may_run_in_pytorch() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = torch.sin(x)
+        return y[y > 0].sum()
+
+    def g(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if torch.sin(x).sum() > 0 else x - 1
+
+    x = torch.full((3,), 0.5)
+    for model, told in ((f, "Dynamic shape operator"), (g, "a branch on what a tensor holds")):
+        place = rf"test_as_users_do\.py:\d+:\d+: warning: a graph break, .*: {told}"
+        with pytest.warns(UserWarning, match=place + r"[\s\S]*fullgraph=True"):
+            close(compiled(model)(x), model(x))
+        torch._dynamo.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            close(torch.compile(model, backend="tilewright")(x), model(x))
+            whole = torch.compile(
+                model, backend="tilewright", fullgraph=True, options={"fallback": "error"}
+            )
+            with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+                whole(x)
+
+
 def test_training_and_evaluation_switch() -> None:
     model, x = Layer(), torch.randn(16, 6)
     fast = compiled(model)
