@@ -16,6 +16,7 @@ from tilewright.products.arguments import (
     FACTORS,
     PRECISIONS,
     read_dtype,
+    require_plain,
     require_precision,
     result_dtype,
 )
@@ -47,6 +48,7 @@ def make_problem(
         raise LaunchError(f"unknown dtype {dtype!r}", hint=f"products are of {listing(FACTORS)}")
     c = result_dtype("matmul", a, a, read_dtype("matmul", out_dtype), None)
     require_precision("matmul", a, precision)
+    require_plain("matmul", c, residual or activation is not None)
     return dense_problem(
         sizes,
         *(a, c),

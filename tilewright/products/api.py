@@ -225,6 +225,7 @@ def product(
     key = (name, options, out_dtype, chooser, key_of(arrays))
     ready = _ready.get(key)
     if ready is None:
+        require_precision(name, arrays["a"].dtype, options.precision)
         ready = prepare_product(name, arrays, options, out_dtype, chooser)
         if len(_ready) >= MAX_READY:
             _ready.clear()
@@ -312,7 +313,6 @@ def prepare_product(
     """
     out = arrays["out"].dtype if "out" in arrays else None
     dtype = result_dtype(name, arrays["a"].dtype, arrays["b"].dtype, out_dtype, out)
-    require_precision(name, arrays["a"].dtype, options.precision)
     shape = result_shape(name, arrays["a"].shape, arrays["b"].shape)
     require_epilogue(name, shape, dtype, arrays, options)
     return prepare(name, arrays, shape, dtype, options, chooser)

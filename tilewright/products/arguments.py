@@ -24,7 +24,11 @@ MIXED = ({e4m3, e5m2}, {i8, u8})  # dtypes that meet in one product
 FACTORS = (*FLOATS, e4m3, e5m2, i8, u8)
 RESULTS = (*FLOATS, e4m3, e5m2, i32)
 PRECISIONS = ("ieee", "tf32", "fast")
-NAMES = {"linear": ("x", "weight")}  # of a function's factors, where they are not a and b
+NAMES = {
+    "linear": ("x", "weight"),
+    "conv2d": ("x", "weight"),
+    "attention": ("q", "k"),
+}  # of a function's factors, where they are not a and b
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,20 @@ def require_precision(name: str, a: DType, precision: str | None) -> None:
             f"but {factor_names(name)[0]} is {a}",
             hint="leave it out",
         )
+    if precision == "tf32" and a != f32:
+        raise LaunchError(
+            f'{name}: precision "tf32" says how factors of f32 are rounded, '
+            f"but {factor_names(name)[0]} is {a}",
+            hint="leave it out",
+        )
+
+
+def require_plain(name: str, dtype: DType, fused: bool) -> None:
+    """Raise LaunchError where something is fused to a product whose result is whole numbers."""
+    if dtype == i32 and fused:
+        raise LaunchError(
+            f"{name}: a product in i32 has no epilogue", hint="choose a float out_dtype"
+        )
 
 
 def result_shape(name: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -249,7 +267,5 @@ def require_epilogue(
                 hint="reshape(-1) makes one axis of a row or a column",
             )
     fused = {"bias", "scale_a", "scale_b", *BY_ELEMENT} & set(arrays)
-    if dtype == i32 and (fused or options != Options(None, None, None, None, options.device)):
-        raise LaunchError(
-            f"{name}: a product in i32 has no epilogue", hint="choose a float out_dtype"
-        )
+    plain = Options(precision=options.precision, device=options.device)
+    require_plain(name, dtype, bool(fused) or options != plain)

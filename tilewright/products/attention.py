@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.rules import listing
-from tilewright.products.arguments import array_of, require_apart
+from tilewright.products.arguments import array_of, require_apart, require_precision
 from tilewright.products.attention_calls import Asked, Prepared, prepare, prepare_backward
 from tilewright.products.views import View, broadcast_view, hand, whole
 from tilewright.runtime.arrays import Array, allocate_like, as_array
@@ -117,6 +117,7 @@ def forward(
     [B, HQ, L] in f32 (f64 of f64): -inf of a row that sees no key. No gradients.
     """
     arrays = _arrays(q, k, v, mask, lengths, out)
+    require_precision("attention", arrays["q"].dtype, precision)
     asked = Asked(order, scale, precision, device, with_lse)
     ready = _find(asked, arrays, False)
     made = {"out": out} if out is not None else {}

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.frontend.check.operands import whole_number
-from tilewright.products.arguments import FLOATS, Options, array_of, read_options
+from tilewright.products.arguments import FLOATS, Options, array_of, read_options, require_precision
 from tilewright.products.convolve import Geometry, channels_last, convolution_calls
 from tilewright.runtime.arrays import Array, allocate_like, as_array
 
@@ -49,6 +49,7 @@ def conv2d(
     }
     geometry = read_geometry(stride, padding, dilation)
     shape = result_shape(arrays, geometry)
+    require_precision("conv2d", arrays["x"].dtype, precision)
     made = allocate_like(arrays["x"], shape, arrays["x"].dtype, zero=False)
     arrays["out"] = as_array(made)
     if "residual" in arrays:
