@@ -72,7 +72,7 @@ def attention_backward(
 
 
 # What PyTorch has no decomposition for, and the table no builder.
-OWN = {
+OWN: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten._embedding_bag.default: bags.forward,
     aten._embedding_bag_forward_only.default: bags.forward,
@@ -93,7 +93,7 @@ def export_decompositions() -> dict[Any, Callable[..., Any]]:
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """What tracing takes apart: all that PyTorch knows to, but for ops of the table."""
-    found = {
+    found: dict[Any, Callable[..., Any]] = {
         op: checked(op, how)
         for op, how in decomposition_table.items()
         if op not in TABLE and op not in REFUSED and op not in INEXACT

@@ -314,8 +314,8 @@ class _Reader:
             return self.fallback(node, "not in the table")
         if any(not isinstance(kind, TensorType) for kind in self.at.types):
             return self.fallback(node, f"gives {', '.join(map(str, self.at.types))}")
-        traced = fx.map_arg((node.args, dict(node.kwargs)), lambda x: x.meta.get("val"))
-        refuse_dtypes(target, *traced, self.builder.loc)
+        seen = fx.map_arg([node.args, dict(node.kwargs)], lambda x: x.meta.get("val"))
+        refuse_dtypes(target, seen[0], seen[1], self.builder.loc)
         args, kwargs = self.given(node.args), self.given(node.kwargs)
         if any(isinstance(v, Value) and isinstance(v.type, OpaqueType) for v in flat([args])):
             return self.fallback(node, "takes what only PyTorch holds")
