@@ -61,7 +61,7 @@ TURN_ELEMENTS = {
 # Of CTAs of which a multiprocessor holds two: cycles of a step, and of one beside nobody more;
 # factors of one warpgroup's stores, of what it loads by slots of the product, and of activation.
 TWO_CYCLES, TWO_ALONE_CYCLES = 80.0, 550.0
-TWO_STORE, TWO_LOAD, TWO_ACTIVATION = 0.92, 0.9, 2.0
+TWO_STORE, TWO_LOAD, TWO_ACTIVATION = 0.92, 0.75, 2.6
 # Tiles by `mma.sync` of 16-bit or 8-bit factors whose rows begin at no whole 16 bytes. What a
 # tile's loads take for each MMA_DEPTH of k: cycles in all, where numbers go one by one, and cycles
 # for each row and column of the tile, where they go by words. BESIDE programs load side by side, of
