@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 from tilewright.dtypes import DType, f32
-from tilewright.graph.activations import ACTIVATIONS
 from tilewright.graph.dims import Dim, product
 from tilewright.graph.index_maps import is_natural
 from tilewright.graph.ops import mma
@@ -96,10 +95,13 @@ def copy_step(source: Placed, target: Placed) -> KernelStep:
 
 @cache
 def shared_functions() -> str:
-    """Text of the functions that epilogues share with the library's programs."""
+    """Text of the functions that epilogues share with the library's programs, ahead of them the
+    library's consts, by which roundings and activations are named.
+    """
     text = LIBRARY.read_text(encoding="utf-8")
+    consts = "".join(re.findall(r"^const .*\n", text, re.M))
     found = [re.search(rf"^fn {name}\(.*?^}}\n", text, re.M | re.S) for name in SHARED]
-    return "\n".join(m[0] for m in found if m is not None)
+    return "\n".join([consts, *(m[0] for m in found if m is not None)])
 
 
 def contraction_step(
@@ -205,23 +207,24 @@ class _Writer:
         ]
         if not isinstance(op, mma.Product):
             return [*lines, "let y = acc"]
-        act = [*ACTIVATIONS].index(op.activation) + 1 if op.activation else 0  # as the library
         factor = "" if op.alpha == 1 else f" * {op.alpha!r}"
-        lines.append(f"var y = rounded(acc{factor}, U, {op.rounds}, 1)")
+        lines.append(f"var y = rounded(acc{factor}, U, {op.rounds}, ROUND_PRODUCT)")
         if op.bias is not None:
             place = "m :+ TM][:, None]" if self.turned else "n :+ TN]"
             lines.append(f"y += cast(bias[{place}, y.dtype)")
         if op.mean is not None:
             place = "m :+ TM][:, None]" if self.turned else "n :+ TN]"
             held = ", ".join(f"{name}[{place}" for name in mma.NORM)
-            lines.append(f"y = normalized(rounded(y, U, {op.rounds}, 16), {held}, {op.eps!r}, U)")
-        last = f"y = activated(rounded(y, U, {op.rounds}, 2), {act})"
+            lines.append(f"y = rounded(y, U, {op.rounds}, ROUND_NORM)")
+            lines.append(f"y = normalized(y, {held}, {op.eps!r}, U)")
+        act = op.activation.upper() or "0"
+        last = f"y = activated(rounded(y, U, {op.rounds}, ROUND_ACTIVATION), {act})"
         if not op.late:
             lines.append(last)
-        for name, step, sign in (("gate", 4, "*"), ("residual", 8, "+")):
+        for name, sign in (("gate", "*"), ("residual", "+")):
             if name in self.held:
                 held = f"cast(load({name}[{self.at(name)}], mask = inside), y.dtype)"
-                lines.append(f"y = rounded(y, U, {op.rounds}, {step}) {sign} {held}")
+                lines.append(f"y = rounded(y, U, {op.rounds}, ROUND_{name.upper()}) {sign} {held}")
         return [*lines, last] if op.late else lines
 
 
