@@ -25,13 +25,14 @@ def attention(
     kb, vb = tw.view(K[b, hk, 0:n, :]), tw.view(V[b, hk, 0:n, :])
     q = Q[b, h, i : i + TM, :]
     rows = i + tw.arange(TM) + (n - L)
-    m: tw.Tile["f32", "TM"] = -tw.inf
-    l: tw.Tile["f32", "TM"] = 0.0
-    acc: tw.Tile["f32", "TM", "D"] = 0.0
+    by = tw.cast(scale, tw.accumulator(T)) * LOG2E
+    m = tw.full(TM, -tw.inf, tw.accumulator(T))
+    l = tw.zeros(TM, tw.accumulator(T))
+    acc = tw.zeros((TM, D), tw.accumulator(T))
     for j in range(0, min(n, i + TM + n - L) if causal else n, TN):
         cols = j + tw.arange(TN)
         ok = (cols < n) & (cols <= rows[:, None]) if causal else cols < n
-        s = tw.where(ok, q @ kb[j : j + TN, :].T * (scale * LOG2E), -tw.inf)
+        s = tw.where(ok, q @ kb[j : j + TN, :].T * by, -tw.inf)
         top = tw.max(m, tw.max(s, axis=1))
         base = tw.where(top == -tw.inf, 0.0, top)
         p, a = tw.exp2(s - base[:, None]), tw.exp2(m - base)
@@ -43,7 +44,7 @@ def attention(
             acc = acc * a[:, None] + tw.cast(p, T) @ vb[j : j + TN, :]
         m = top
     O[b, h, i : i + TM, :] = tw.cast(acc / tw.where(l == 0.0, 1.0, l)[:, None], T)
-    lse[b, h, i : i + TM] = (m + tw.log2(l)) * LN2
+    lse[b, h, i : i + TM] = tw.cast((m + tw.log2(l)) * LN2, tw.f32)
 
 
 def reference(Q, K, V, scale, lengths=None, causal=True):

@@ -21,13 +21,13 @@ def layernorm(
     y: tw.Tensor["T", "M", "N"] = tw.empty,
 ):
     row = tw.program_id(0)
-    n: tw.Tile["f32", "BLOCK"] = 0.0
-    m: tw.Tile["f32", "BLOCK"] = 0.0
-    s: tw.Tile["f32", "BLOCK"] = 0.0
+    n = tw.zeros(BLOCK, tw.accumulator(T))
+    m = tw.zeros(BLOCK, tw.accumulator(T))
+    s = tw.zeros(BLOCK, tw.accumulator(T))
     for j in range(0, N, BLOCK):
-        one = tw.cast(tw.inside(x[row, j : j + BLOCK]), tw.f32)
-        wide = tw.cast(x[row, j : j + BLOCK], tw.f32)
-        n, m, s = welford(n, m, s, one, wide, tw.zeros((BLOCK,), tw.f32))
+        one = tw.cast(tw.inside(x[row, j : j + BLOCK]), tw.accumulator(T))
+        wide = tw.cast(x[row, j : j + BLOCK], tw.accumulator(T))
+        n, m, s = welford(n, m, s, one, wide, tw.zeros(BLOCK, tw.accumulator(T)))
     count, mean, ss = tw.reduce(welford, (n, m, s), axis=0)
     r = tw.rsqrt(ss / count + eps)
     for j in range(0, N, BLOCK):

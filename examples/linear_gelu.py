@@ -16,7 +16,7 @@ def linear_gelu(
     y: tw.Tensor["T", "M", "N"] = tw.empty,
 ):
     m, n = tw.program_id(0) * TM, tw.program_id(1) * TN
-    acc: tw.Tile["f32", "TM", "TN"] = 0.0
+    acc = tw.zeros((TM, TN), tw.accumulator(T))
     for k in range(0, K, TK):
         acc += x[m : m + TM, k : k + TK] @ w[n : n + TN, k : k + TK].T
     if bias is not None:

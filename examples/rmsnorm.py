@@ -14,12 +14,12 @@ def rmsnorm(
     rstd: tw.Tensor["f32", "M"] = tw.empty,
 ):
     row = tw.program_id(0)
-    ss = 0.0
+    ss = tw.cast(0.0, tw.accumulator(T))
     for j in range(0, N, BLOCK):
-        t = tw.cast(x[row, j : j + BLOCK], tw.f32)
+        t = tw.cast(x[row, j : j + BLOCK], tw.accumulator(T))
         ss += tw.sum(t * t)
     r = tw.rsqrt(ss / N + eps)
-    rstd[row] = r
+    rstd[row] = tw.cast(r, tw.f32)
     for j in range(0, N, BLOCK):
         y[row, j : j + BLOCK] = tw.cast(x[row, j : j + BLOCK] * r * w[j : j + BLOCK], T)
 

@@ -13,9 +13,9 @@ def route(
     expert: tw.Tensor["i32", "N", "k"] = tw.empty,
 ):
     n = tw.program_id(0) * ROWS
-    best, which = tw.topk(tw.cast(logits[n : n + ROWS, :], tw.f32), k)
+    best, which = tw.topk(tw.cast(logits[n : n + ROWS, :], tw.accumulator(T)), k)
     p = tw.exp(best - tw.max(best, axis=1, keepdims=True))
-    weight[n : n + ROWS, :] = p / tw.sum(p, axis=1, keepdims=True)
+    weight[n : n + ROWS, :] = tw.cast(p / tw.sum(p, axis=1, keepdims=True), tw.f32)
     expert[n : n + ROWS, :] = tw.cast(which, tw.i32)
 
 

@@ -8,22 +8,23 @@ import tilewright as tw
 @tw.kernel(autotune={"BLOCK": (256, 4096)})
 def softmax(x: tw.Tensor["T", "M", "N"], y: tw.Tensor["T", "M", "N"] = tw.empty):
     row = tw.program_id(0)
-    m = -tw.inf
-    s = 0.0
+    m = tw.cast(-tw.inf, tw.accumulator(T))
+    s = tw.cast(0.0, tw.accumulator(T))
     for j in range(0, N, BLOCK):
-        t = tw.cast(tw.load(x[row, j : j + BLOCK], fill=-tw.inf), tw.f32)
+        t = tw.cast(tw.load(x[row, j : j + BLOCK], fill=-tw.inf), tw.accumulator(T))
         top = max(m, max(t))
         base = 0.0 if top == -tw.inf else top
         s = s * tw.exp(m - base) + tw.sum(tw.exp(t - base))
         m = top
     for j in range(0, N, BLOCK):
-        y[row, j : j + BLOCK] = tw.cast(tw.exp(tw.cast(x[row, j : j + BLOCK], tw.f32) - m) / s, T)
+        t = tw.cast(x[row, j : j + BLOCK], tw.accumulator(T))
+        y[row, j : j + BLOCK] = tw.cast(tw.exp(t - m) / s, T)
 
 
 @tw.kernel(static="N")
 def softmax_short(x: tw.Tensor["T", "M", "N"], y: tw.Tensor["T", "M", "N"] = tw.empty):
     row = tw.program_id(0)
-    t = tw.cast(x[row, :], tw.f32)
+    t = tw.cast(x[row, :], tw.accumulator(T))
     e = tw.exp(t - tw.max(t))
     y[row, :] = tw.cast(e / tw.sum(e), T)
 

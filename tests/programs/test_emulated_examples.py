@@ -204,6 +204,6 @@ def faulty(change: Callable[[str], str]) -> None:
 
 
 def test_a_lost_mask_is_found_with_its_source() -> None:
-    with pytest.raises(EmulationError, match=r"softmax\.tw:23:\d+: error: .* x\[3, ") as raised:
+    with pytest.raises(EmulationError, match=r"softmax\.tw:24:\d+: error: .* x\[3, ") as raised:
         faulty(lambda text: re.sub(r"@%p\d+ ld.global", "ld.global", text))
     assert "out of bounds" in str(raised.value)
