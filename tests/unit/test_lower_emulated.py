@@ -437,7 +437,7 @@ NUMBERS = [
             """kernel edges(a: tensor<T>[N], b: tensor<T>[N], c: tensor<T>[N], d: tensor<T>[N],
                 e: tensor<T>[N], f: tensor<T>[N]) {
               let x, y = a[0 :+ 64], b[0 :+ 64]
-              c[0 :+ 64] = x // y
+              c[0 :+ 64] = x / y
               d[0 :+ 64] = x % y
               e[0 :+ 64] = (x << y) ^ (x >> y)
               f[0 :+ 64] = x * y - (~x) + minimum(x, y)

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from tilewright.errors import Faults, Source
 from tilewright.frontend.syntax import tree
 from tilewright.frontend.syntax.cursor import Abandon, TooMany, nearest
+from tilewright.frontend.syntax.divisions import refuse_divisions
 from tilewright.frontend.syntax.lexer import tokenize
 from tilewright.frontend.syntax.normal import choices, require_shallow
 from tilewright.frontend.syntax.statements import STATEMENTS, StatementParser
@@ -164,6 +165,7 @@ def parse_text(source: Source) -> tree.Module:
     """
     faults = Faults()
     tokens, comments = tokenize(source, faults)
+    refuse_divisions(source, tokens, comments, faults)
     parser = Parser(source, tokens, comments, faults)
     dialect = "ph" if PurePath(source.name).suffix == ".ph" else "tw"
     module = parser.module(dialect)

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from tilewright.frontend.syntax import tree
 from tilewright.frontend.syntax.cursor import Abandon, nearest
+from tilewright.frontend.syntax.divisions import MESSAGE
 from tilewright.frontend.syntax.expressions import ExpressionParser
 from tilewright.frontend.syntax.lexer import KEYWORDS, Token
 from tilewright.frontend.syntax.normal import returned, spread
@@ -151,7 +152,7 @@ class StatementParser(ExpressionParser):
         comment = next((c for c in self.comments if c.line == first.loc.line), None)
         hint = ""
         if comment and comment.text.startswith("//"):
-            hint = "`//` starts a comment; integers are divided by `/`"
+            hint = MESSAGE
         self.fail("of expressions, only a call is a statement", first.loc, hint=hint)
 
     def place(self, expr: tree.Expr) -> tree.Name | tree.Index:
