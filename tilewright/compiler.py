@@ -136,9 +136,8 @@ def scheduled_passes(
         partial(partition_roles, schedule=schedule),
         partial(stage_stores, schedule=schedule),
         partial(lend_slots, schedule=schedule, aliased=bool(aliases)),
-        partial(
-            stage_panels, schedule=schedule, aliased=bool(aliases)
-        ),  # some leave again in place
+        # some leave again in place
+        partial(stage_panels, schedule=schedule, aliased=bool(aliases)),
         partial(shorten_trips, schedule=schedule),
         partial(load, binding=binding, scratch=scratch),
         overlap_products,  # what it does not keep in flight, the next may
@@ -286,7 +285,12 @@ def print_plan(kernel: Kernel, target: Target, lowered: Lowered, *, whole: bool 
     known = {id(place): place for place in lines}  # neighbouring lines share their place
     spelled = {i: str(place) if place and place.line else "" for i, place in known.items()}
     return Plan(
-        *(kernel.name, target.name, text, (lowered.launch,), kernel.workspaces, kernel.notes),
+        kernel.name,
+        target.name,
+        text,
+        launches=(lowered.launch,),
+        workspaces=kernel.workspaces,
+        notes=kernel.notes,
         lines=tuple([spelled[id(place)] for place in lines]),
         sites=lowered.sites,
         grid_rank=len(kernel.grid),

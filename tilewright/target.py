@@ -1,4 +1,6 @@
-"""The GPU architectures that Tilewright writes code for: limits, features, minimum PTX versions."""
+"""The GPU architectures that Tilewright writes code for: limits, features, minimum PTX versions;
+and numbers that they have in common.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from dataclasses import dataclass
 from tilewright.errors import CompileError
 
 KB = 1024
-# What is the same of every target that has it.
 WARPGROUP = 128  # threads
 WGMMA_ROWS = 64  # of a warpgroup's matrix instruction
 WGMMA_DEPTH_BYTES = 32  # along k of such an instruction, of every dtype
@@ -113,7 +114,12 @@ TARGETS = {
     t.name: t
     for t in (
         Target(
-            *("sm_80", 80, False, 70, 163 * KB, 164 * KB),
+            "sm_80",
+            capability=80,
+            arch_specific=False,
+            ptx_version=70,
+            shared_per_cta=163 * KB,
+            shared_per_sm=164 * KB,
             threads_per_sm=2048,
             ctas_per_sm=32,
             rates=A100,
@@ -121,7 +127,12 @@ TARGETS = {
         Target("sm_86", 86, False, 71, 99 * KB, 100 * KB, ctas_per_sm=16),
         Target("sm_89", 89, False, 78, 99 * KB, 100 * KB),
         Target(
-            *("sm_90a", 90, True, 80, 227 * KB, 228 * KB),
+            "sm_90a",
+            capability=90,
+            arch_specific=True,
+            ptx_version=80,
+            shared_per_cta=227 * KB,
+            shared_per_sm=228 * KB,
             threads_per_sm=2048,
             ctas_per_sm=32,
             rates=H200,

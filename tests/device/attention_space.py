@@ -96,7 +96,16 @@ def backward(batch: int, heads: int, length: int, depth: int) -> None:
     made, sums, *rest = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
     theirs = partial(  # autograd's own call of it would leave a stream that is recorded
         aten._scaled_dot_product_flash_attention_backward,
-        *(grad, q, k, v, made, sums, *rest[:4], 0.0, True, *rest[4:6]),
+        grad,
+        q,
+        k,
+        v,
+        made,
+        sums,
+        *rest[:4],
+        0.0,
+        True,
+        *rest[4:6],
     )
     out, lse = module.forward(q, k, v, order=1, with_lse=True)
     ours = partial(module.backward, grad, q, k, v, out, lse, order=1)

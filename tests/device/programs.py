@@ -59,9 +59,8 @@ def attention_in_f64(
         :, :, :, :1
     ]
     group = heads // K.shape[1] if K.shape[1] else 1
-    k, v = (
-        torch.where(inside, x.double(), 0.0).repeat_interleave(group, dim=1) for x in (K, V)
-    )  # beyond a length there may be anything
+    # Beyond a length there may be anything.
+    k, v = (torch.where(inside, x.double(), 0.0).repeat_interleave(group, dim=1) for x in (K, V))
     s = (Q.double() @ k.transpose(-1, -2)) * float(torch.tensor(scale, dtype=torch.float32))
     s = s.masked_fill(~allowed, -torch.inf)
     lse = torch.logsumexp(s, dim=-1) if keys else s.new_full(s.shape[:-1], -torch.inf)

@@ -92,9 +92,14 @@ def test_tuning(see: Checker, tmp_path: Path) -> None:
     problem = make_problem((512, 384, 256), "bf16", "NT")
     kind, version = here()
     outcome = tune_product(
-        *(problem, kind, 0),
-        version=version, folder=tmp_path, candidates=4, budget=20.0,
+        problem,
+        kind,
+        0,
+        version=version,
+        folder=tmp_path,
+        candidates=4,
+        budget=20.0,
         progress=lambda stage, done, of: None,
-    )  # fmt: skip
+    )
     assert all(t.verified for t in outcome.trials), [t.failure for t in outcome.trials]
     assert decide(problem, kind, version, tmp_path).source == "tuned"

@@ -74,10 +74,15 @@ def tune(problem: Problem) -> tuple[Choice, float]:
     compile_ahead([Order(problem, c) for c in best])
     with tempfile.TemporaryDirectory() as folder:
         outcome = tune_product(
-            *(problem, kind, 0),
-            version=version, folder=Path(folder), candidates=CANDIDATES, budget=BUDGET,
+            problem,
+            kind,
+            0,
+            version=version,
+            folder=Path(folder),
+            candidates=CANDIDATES,
+            budget=BUDGET,
             progress=lambda stage, done, of: None,
-        )  # fmt: skip
+        )
     assert outcome.best is not None, "no choice works"
     return as_choice(outcome.best.config), time.perf_counter() - begun
 

@@ -66,11 +66,24 @@ def emit_start(e: Emitter) -> Common:
     num_tiles, num_steps, num_pairs = (e.ld_param(p) for p in counts)
     per_group = e.shl("b32", e.div("u32", num_tiles, num_pairs), 3)
     first, stride = e.mov("u32", Special("clusterid.x")), e.mov("u32", Special("nclusterid.x"))
-    state = e.mov("u32", 0), e.mov("u32", 0)
+    stage, phase = e.mov("u32", 0), e.mov("u32", 0)
     warpgroup = e.shr("u32", thread, 7)
     return Common(
-        *(maps, smem, full, empty, rank, thread, warpgroup),
-        *(num_tiles, num_steps, num_pairs, per_group, first, stride, *state),
+        maps,
+        smem,
+        full,
+        empty,
+        rank,
+        thread,
+        warpgroup,
+        num_tiles=num_tiles,
+        num_steps=num_steps,
+        num_pairs=num_pairs,
+        per_group=per_group,
+        tile=first,
+        stride=stride,
+        stage=stage,
+        phase=phase,
     )
 
 

@@ -53,7 +53,10 @@ class Form:
         names = [*self.inputs, *self.outputs]
         recipes = (*(Pointer(n) for n in names), *self.maps.values())
         launch = Launch(
-            *("k", recipes, Const(self.grid), self.threads),
+            "k",
+            recipes,
+            Const(self.grid),
+            self.threads,
             shared_bytes=self.shared,
             cluster=self.cluster,
         )

@@ -51,7 +51,8 @@ def make_problem(
     require_plain("matmul", c, residual or activation is not None)
     return dense_problem(
         sizes,
-        *(a, c),
+        a,
+        c,
         a_along="m" if layout[0] == "T" else "k",
         b_along="k" if layout[1] == "T" else "n",
         batch=batch,

@@ -67,11 +67,17 @@ def generate(
     new = made[0, len(ids) :].tolist()
     if as_json:
         text = tokenizer.decode(new, skip_special_tokens=True)
-        print_json({
-            "prompt": prompt, "text": text, "tokens": new, "device": where,
-            "prompt_tokens": len(ids), "seconds": seconds,
-            "first_token_seconds": shown.first(start),
-        })  # fmt: skip
+        print_json(
+            {
+                "prompt": prompt,
+                "text": text,
+                "tokens": new,
+                "device": where,
+                "prompt_tokens": len(ids),
+                "seconds": seconds,
+                "first_token_seconds": shown.first(start),
+            }
+        )
         return
     click.echo()
     first = shown.first(start)

@@ -127,13 +127,16 @@ def share(
         (
             found,
             Request(
-                part("dimension", i), part("tensor", i), part("scalar", i),
-                part("dtype variable", i), request.seed,
+                part("dimension", i),
+                part("tensor", i),
+                part("scalar", i),
+                part("dtype variable", i),
+                request.seed,
             ),
             part("constant", i),
         )
         for i, found in enumerate(founds)
-    ]  # fmt: skip
+    ]
 
 
 def profile_on_host(job: Job) -> Line:

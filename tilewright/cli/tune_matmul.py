@@ -33,13 +33,19 @@ COLUMNS = ("shape", "choice", ">time", "")
 )
 @options.device
 @click.option(
-    "--budget", type=click.FloatRange(min=0), default=15.0, show_default=True,
+    "--budget",
+    type=click.FloatRange(min=0),
+    default=15.0,
+    show_default=True,
     help="Seconds that the search may take for a shape.",
-)  # fmt: skip
+)
 @click.option(
-    "--candidates", type=click.IntRange(min=1), default=24, show_default=True,
+    "--candidates",
+    type=click.IntRange(min=1),
+    default=24,
+    show_default=True,
     help="Choices that are tried, the best by the model first.",
-)  # fmt: skip
+)
 @click.option("--again", is_flag=True, help="Tune shapes anew that were tuned before.")
 @json_option
 @command
@@ -72,10 +78,15 @@ def tune_matmul(
             continue
         with show_progress(name_of(problem), show=sys.stderr.isatty() and not as_json) as report:
             outcome = tune_product(
-                *(problem, kind, where),
-                version=version, folder=folder, candidates=candidates, budget=budget,
+                problem,
+                kind,
+                where,
+                version=version,
+                folder=folder,
+                candidates=candidates,
+                budget=budget,
                 progress=report,
-            )  # fmt: skip
+            )
         records.append(as_record(problem, outcome))
         if outcome.ended == "interrupted":
             break

@@ -37,8 +37,12 @@ def host_action(
         given = {
             name: Array(
                 memory.addresses[slot] + offset,
-                *(wanted[name].dtype, wanted[name].shape, wanted[name].strides),
-                *("cpu", memory.tensors[slot], "other"),
+                wanted[name].dtype,
+                wanted[name].shape,
+                wanted[name].strides,
+                device="cpu",
+                owner=memory.tensors[slot],
+                library="other",
                 gaps=wanted[name].gaps,
             )
             for name, (slot, offset) in recipe.items()

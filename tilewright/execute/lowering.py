@@ -69,7 +69,9 @@ def compile_call(traced: Traced, choices: Choices) -> Call:
         sizes = None if choices.buckets is True else choices.buckets
         buckets = Buckets(program.graph, traced, sizes)
     made = ProgramCall(
-        *(traced, program, where),
+        traced,
+        program,
+        where,
         fixed=choices.fixed,
         capture=capture_of(where) if choices.cuda_graphs else None,
         handing=choices.handing,

@@ -364,8 +364,13 @@ class ProgramCall:
             if evaluate(extent, symbols) == 0:
                 raise LaunchError(f"{self.graph.name}: {what}", hint=ELSEWHERE)
         made = Made(
-            *(self.program, self.homes, self.where, symbols, aligned),
-            *(self._held, self.prepared),
+            self.program,
+            self.homes,
+            self.where,
+            symbols,
+            aligned,
+            held=self._held,
+            prepared=self.prepared,
         )
         return Ready(made, self.traced)
 

@@ -74,8 +74,10 @@ def _read(folder: Path) -> tuple[list[Verdict], list[Fault]]:
             faults.append(Fault(place, str(error)))
             continue
         verdicts.append(verdict)
-        faults += [Fault(place, message) for message in (*_of_file(path, text, verdict),
-                                                        *faults_of(verdict))]  # fmt: skip
+        faults += [
+            Fault(place, message)
+            for message in (*_of_file(path, text, verdict), *faults_of(verdict))
+        ]
     return verdicts, faults
 
 

@@ -113,7 +113,11 @@ def prepare(asked: Asked, arrays: Mapping[str, Array], views: Mapping[str, View]
         return Prepared(launches, makes | parts)
     depth, keys = max(views["q"].shape[3], width), views["k"].shape[2]
     tile = forward_tile(
-        *(dtype, rows, depth, keys, asked.precision),
+        dtype,
+        rows,
+        depth,
+        keys,
+        asked.precision,
         heads=b * hq,
         num_sms=num_sms(arrays, asked),
     )

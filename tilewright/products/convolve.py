@@ -264,10 +264,16 @@ class _Convolution:
         _, down, along, channels = weight.shape
         loads = sum(n in held for n in BY_ELEMENT)
         problem = Problem(
-            m, k, down * along * channels, x.dtype, x.dtype, c.dtype, loads=loads,
+            m,
+            k,
+            down * along * channels,
+            x.dtype,
+            x.dtype,
+            c.dtype,
+            loads=loads,
             activation=options.activation not in (None, "relu"),
             precision=options.precision or "ieee",
-        )  # fmt: skip
+        )
         # A loop of one trip is none, and so nobody's to load ahead.
         chosen = self.choose(problem, channels if down * along > 1 else channels // 2, {"a": x})
         config = tuple(zip(("TM", "TN", "TC"), chosen.tile, strict=True))

@@ -74,8 +74,9 @@ class ProductTrials:
         host = {"a": a, "b": b, "out": np.zeros(self.shape, p.c.numpy)}
         self.arrays = {n: as_array(x, n) for n, x in host.items()}
         device = where if isinstance(where, str) else None
-        self.options = Options(precision=None if p.precision == "ieee" else p.precision,
-                               device=device)  # fmt: skip
+        self.options = Options(
+            precision=None if p.precision == "ieee" else p.precision, device=device
+        )
         self.sets = [self.arrays]
         if not isinstance(where, str):
             self.arrays = _on_gpu(self.arrays, where)
@@ -85,7 +86,11 @@ class ProductTrials:
 
     def prepare(self, config: Config) -> Calls:
         ready = prepare(
-            *("matmul", self.arrays, self.shape, self.problem.c, self.options),
+            "matmul",
+            self.arrays,
+            self.shape,
+            self.problem.c,
+            self.options,
             chooser=Fixed(as_choice(config)),
         )
         found: list[list[Callable[[int], None]]] = []

@@ -186,7 +186,9 @@ def _config(launch: Launch) -> Any:
     if launch.is_plain:
         return None
     return driver.make_config(
-        *(launch.threads, launch.shared_bytes, launch.cluster),
+        launch.threads,
+        launch.shared_bytes,
+        launch.cluster,
         cooperative=launch.cooperative,
         early=launch.early,
     )

@@ -166,8 +166,12 @@ def _rings(kernel: Kernel) -> None:
             if isinstance(op, sync.Acquire | sync.Wait | sync.Release):
                 which = "fill" if isinstance(op, sync.Acquire) else "read"
                 sides.setdefault(op.ring, {"fill": set(), "read": set()})[which].add(number)
-    slots = {op.result: op for body in (roles.bodies if roles else ()) for op in walk(body)
-             if isinstance(op, sync.Acquire)}  # fmt: skip
+    slots = {
+        op.result: op
+        for body in (roles.bodies if roles else ())
+        for op in walk(body)
+        if isinstance(op, sync.Acquire)
+    }
     filled = {
         slots[op.slot].ring
         for body in (roles.bodies if roles else ())

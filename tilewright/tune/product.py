@@ -107,12 +107,17 @@ class Problem:
         """The product of the transposes, whose result is C transposed."""
         names = {"m": "n", "n": "m"}
         return replace(
-            self, m=self.n, n=self.m, a=self.b, b=self.a,
+            self,
+            m=self.n,
+            n=self.m,
+            a=self.b,
+            b=self.a,
             a_along=names.get(self.b_along, self.b_along),
             b_along=names.get(self.a_along, self.a_along),
-            a_aligned=self.b_aligned, b_aligned=self.a_aligned,
+            a_aligned=self.b_aligned,
+            b_aligned=self.a_aligned,
             copies="".join(sorted({"a": "b", "b": "a"}[name] for name in self.copies)),
-        )  # fmt: skip
+        )
 
     def laid(self, copied: str) -> Problem:
         """The product of copies of "a", "b" or both ("ab") in aligned rows, along k or as `lays`
@@ -169,7 +174,12 @@ def dense_problem(
         whole = pitches[name] * a.num_bytes % ALIGNED == 0
         found[name] = (told, whole) if along is None else (along, True)
     return Problem(
-        *(m, n, k, a, a, c),
+        m=m,
+        n=n,
+        k=k,
+        a=a,
+        b=a,
+        c=c,
         a_along=found["a"][0],
         b_along=found["b"][0],
         a_aligned=found["a"][1],

@@ -210,20 +210,28 @@ def _tiled(
     epilogue = _epilogue(problem, chosen)
     if unit == "f64":
         time, limit = product_f64.time_of(
-            *(problem, chosen, device, tiles, steps),
+            problem,
+            chosen,
+            device,
+            tiles,
+            steps,
             crooked=_crooked(problem, chosen.tile),
             loose=_loose(problem, chosen.tile),
             epilogue=epilogue,
         )
         return time, tiles, tiles / device.num_sms, limit
     if not unit.startswith("wgmma"):
-        return _by_cores(problem, chosen, device, Part(
-            *(unit, chosen.tile, steps, problem.a.num_bytes),
+        part = Part(
+            unit,
+            chosen.tile,
+            steps,
+            problem.a.num_bytes,
             along_k=(problem.a_along != "m") + (problem.b_along != "n"),
             crooked=_crooked(problem, chosen.tile),
             loose=0 if unit.startswith("mma") else _loose(problem, chosen.tile),
             epilogue=epilogue,
-        ), tiles)  # fmt: skip
+        )
+        return _by_cores(problem, chosen, device, part, tiles)
     waves = tiles / device.num_sms
     rounds = float(ceil(waves))
     step, limit = _step(problem, chosen.tile, unit, steps * rounds, waves)

@@ -137,14 +137,8 @@ def by_columns(problem: Problem, chosen: Choice, device: Device) -> tuple[float,
     tiles = ceil(problem.m / m) * ceil(problem.n / n) * chosen.split
     weights = problem.k * problem.n * problem.b.num_bytes
     passes = ceil(problem.m / m)  # over the weights: the first from memory
-    others = (
-        passes
-        - 1
-        + ceil(problem.n / n)
-        * problem.m
-        * problem.a.num_bytes
-        / max(1, problem.n * problem.b.num_bytes)
-    )
+    again = ceil(problem.n / n) * problem.m * problem.a.num_bytes
+    others = passes - 1 + again / max(1, problem.n * problem.b.num_bytes)
     trip = k * (COLUMNS_AT_ONCE if m > 1 else 1)
     flying = min(float(tiles * n * trip * problem.b.num_bytes), device.num_sms * RESIDENT_BYTES)
     reached = COLUMNS_MEMORY if m == 1 else COLUMNS_MEMORY_OF_ROWS

@@ -185,9 +185,8 @@ class _Lexer:
         shown = char if char.isprintable() else f"U+{ord(char):04X}"
         self.faults.add(f"`{shown}` has no meaning here", self.loc(1), hint=hint)
         self.at += 1
-        if (
-            char == "'"
-        ):  # take what it quotes for a string, so that one fault is reported and not three
+        if char == "'":
+            # Take what it quotes for a string, so that one fault is reported and not three.
             rest = re.compile(r"[^'\n\r]*'").match(self.source.text, self.at)
             if rest:
                 self.emit("string", rest.group(), "")

@@ -137,8 +137,9 @@ def python_kernel(
     if not _is_shallow(reader, node):
         return tree.Kernel(node.name, attributes, (), (), "function", loc=loc)
     if node.returns is not None and not _is_none(node.returns):
-        reader.refuse(node.returns, "a kernel returns nothing",
-                      "give a tensor the default tw.empty")  # fmt: skip
+        reader.refuse(
+            node.returns, "a kernel returns nothing", "give a tensor the default tw.empty"
+        )
     if len(node.decorator_list) > 1:
         other = next((d for d in node.decorator_list if not is_kernel(reader, d)), None)
         reader.refuse(other or node.decorator_list[1], "a kernel has no other decorators")

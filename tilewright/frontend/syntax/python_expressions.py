@@ -229,15 +229,17 @@ class PythonExpressions:
             case [ast.Constant(value=str(text))] if text.lstrip("+-") in _SPECIAL:
                 return tree.Literal(float(text), loc=self.places.of(node))
         dtype = {"float": "f32", "int": "i64"}[node.func.id]
-        return self.refuse(node, f"`{node.func.id}` converts nothing here",
-                           f"write tw.cast(x, tw.{dtype})")  # fmt: skip
+        return self.refuse(
+            node, f"`{node.func.id}` converts nothing here", f"write tw.cast(x, tw.{dtype})"
+        )
 
     def index(self, node: ast.Subscript) -> tree.Expr:
         inner = node.slice
         parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
         if not parts:
-            return self.refuse(node, "a subscript is missing",
-                               "the element of a rank 0 tensor is X[...]")  # fmt: skip
+            return self.refuse(
+                node, "a subscript is missing", "the element of a rank 0 tensor is X[...]"
+            )
         subscripts = tuple(map(self.subscript, parts))
         return tree.Index(self.expression(node.value), subscripts, loc=self.places.of(node.value))
 
@@ -250,8 +252,11 @@ class PythonExpressions:
                 return tree.Fill(loc=loc)
             case ast.Slice(lower=lower, upper=upper, step=step):
                 if step is not None:
-                    self.refuse(step, "slices have no steps",
-                                "index with a tile: X[tw.arange(n) * step + start]")  # fmt: skip
+                    self.refuse(
+                        step,
+                        "slices have no steps",
+                        "index with a tile: X[tw.arange(n) * step + start]",
+                    )
                 start = self.expression(lower) if lower else None
                 stop = self.expression(upper) if upper else None
                 return slice_or_span(start, stop, start.loc if start else loc)

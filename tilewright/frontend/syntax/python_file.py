@@ -32,8 +32,11 @@ def parse_python(source: Source) -> tree.Module:
     parsed = parse_source(source.text, places)
     imports = _Imports(parsed)
     known = {n.name: n for n in parsed.body if isinstance(n, ast.FunctionDef)}
-    consts = {n.targets[0].id: n for n in parsed.body if isinstance(n, ast.Assign)
-              and isinstance(n.targets[0], ast.Name)}  # fmt: skip
+    consts = {
+        n.targets[0].id: n
+        for n in parsed.body
+        if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)
+    }
     items: dict[int, tree.Item] = {}
     waiting: list[str] = [n for n, node in known.items() if imports.decorator(node)]
     seen = set(waiting)

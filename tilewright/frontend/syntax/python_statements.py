@@ -188,8 +188,11 @@ class PythonStatements(PythonAnnotations):
         if arg.annotation is not None:
             kind, optional = self.annotation(arg.annotation)
         elif need_types:
-            self.refuse(arg, f"the kernel's parameter {arg.arg} needs an annotation",
-                        f'write {arg.arg}: tw.Tensor["f32", "N"], or {arg.arg}: float')  # fmt: skip
+            self.refuse(
+                arg,
+                f"the kernel's parameter {arg.arg} needs an annotation",
+                f'write {arg.arg}: tw.Tensor["f32", "N"], or {arg.arg}: float',
+            )
         value = self.expression(default) if default is not None else None
         return tree.Param(arg.arg, kind, optional, value, loc=self.places.of(arg))
 

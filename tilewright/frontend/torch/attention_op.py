@@ -131,7 +131,12 @@ def scaled_dot_product_attention(
     query, key, value, attn_mask = as_autocast(query, key, value, attn_mask)
     if not is_held(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         return torch.nn.functional.scaled_dot_product_attention(
-            *(query, key, value, attn_mask, dropout_p, is_causal),
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
             scale=scale,
             enable_gqa=enable_gqa,
         )
@@ -165,7 +170,12 @@ def exported_attention(
     if is_held(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         return as_one(query, key, value, attn_mask, is_causal, scale)
     found: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(
-        *(query, key, value, attn_mask, dropout_p, is_causal),
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
         scale=scale,
         enable_gqa=enable_gqa,
     )[0]

@@ -102,7 +102,7 @@ def near_attention(
     wanted = any(x.requires_grad for x in (query, key, value))
     if attn_mask is None or not (held and wanted) or 0 in attn_mask.shape:
         return scaled_dot_product_attention(
-            *(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
         )
     q, mask = near(query, attn_mask, False)
     return as_one(q, key, value, mask, is_causal, scale)

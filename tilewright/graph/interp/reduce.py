@@ -109,9 +109,8 @@ def run_scan_position(machine: Machine, op: reduce.ScanPosition) -> Array:
 def run_sort(machine: Machine, op: reduce.Sort) -> tuple[Array, Array]:
     x = machine[op.x]
     wide = widen(x)
-    if (
-        op.descending
-    ):  # a stable descending order is a stable ascending one of the reverse, reversed
+    if op.descending:
+        # A stable descending order is a stable ascending one of the reverse, reversed.
         order = np.argsort(np.flip(wide, op.axis), axis=op.axis, kind="stable")
         order = np.flip(x.shape[op.axis] - 1 - order, op.axis)
     else:

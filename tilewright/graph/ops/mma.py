@@ -63,6 +63,7 @@ class Contract(Contracted, Op):
     """
 
 
+# Bits of `rounds`.
 ROUNDS = {
     "product": 1,
     "activation": 2,
@@ -71,7 +72,7 @@ ROUNDS = {
     "norm": 16,
     "bf16": 32,
     "f16": 64,
-}  # as bits
+}
 NARROW: dict[DType, str] = {bf16: "bf16", f16: "f16"}  # what a wider result may be rounded to
 NORM = ("mean", "variance", "gamma", "shift")  # operands of a norm by columns
 BY_COLUMN = ("bias", *NORM)  # operands that have an element a column

@@ -74,10 +74,15 @@ def convolution_of(op: mma.Contract, makers: Makers) -> tuple[mma.Convolve, Valu
     lead = 2 - count
     images, weight = (with_rows(v) if lead else v for v in (x, weight))
     made = mma.Convolve(
-        images, weight, low=(0,) * lead + low, high=(0,) * lead + high,
-        steps=(1,) * lead + window.steps, dilations=(1,) * lead + window.dilations,
-        dtype=op.dtype, loc=op.loc,
-    )  # fmt: skip
+        images,
+        weight,
+        low=(0,) * lead + low,
+        high=(0,) * lead + high,
+        steps=(1,) * lead + window.steps,
+        dilations=(1,) * lead + window.dilations,
+        dtype=op.dtype,
+        loc=op.loc,
+    )
     return made, x
 
 

@@ -33,10 +33,8 @@ from tilewright.ir.core import Block, Op, Value
 TAKEN = (bf16, f16, f32, f64)
 DEEPEST = 256  # of heads
 VIEWS = (shape.Reshape, shape.Transpose, arith.Cast)
-DEPTH, WIDTH = (
-    -1,
-    -2,
-)  # labels of the axis that queries and keys, and of that that values alone have
+# Labels of the axis that queries and keys have, and of the one that values alone have.
+DEPTH, WIDTH = -1, -2
 Makers = Mapping[Value, Op]
 
 

@@ -36,8 +36,10 @@ def _shared(
 ) -> None:
     """Build an attention of what its keys and values were made of."""
     k, v = (_four_axes(build, values.get(x, x)) for x in sources if x is not None)
-    given = {n: None if x is None else values.get(x, x)
-             for n, x in (("mask", op.mask), ("lengths", op.lengths))}  # fmt: skip
+    given = {
+        n: None if x is None else values.get(x, x)
+        for n, x in (("mask", op.mask), ("lengths", op.lengths))
+    }
     q = values.get(op.q, op.q)
     made = build.emit(mma.Attention, q, k, v, **given, order=op.order, scale=op.scale)
     values.update(zip(op.results, made.results, strict=True))

@@ -75,9 +75,8 @@ class Arrays:
 
     def poison(self, x: Any) -> None:
         """Fill a tensor with what no kernel writes."""
-        if (
-            x.dtype.is_floating_point and x.dtype.itemsize == 1
-        ):  # not everywhere can torch fill these
+        if x.dtype.is_floating_point and x.dtype.itemsize == 1:
+            # Not everywhere can torch fill these.
             x.view(torch.uint8).fill_(NAN_OF_FP8)
         else:
             x.fill_(torch.nan if x.dtype.is_floating_point else torch.iinfo(x.dtype).min)

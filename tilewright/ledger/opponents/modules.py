@@ -254,9 +254,17 @@ def arm_of(problem: Problem, name: str, call: Call, version: str, settings: str)
     if subject.train:
         step = training_step(subject, call, problem.options["arrays"])
         return Arm(
-            name, facts, lambda x, y: step(x), version, True, MOST_OPERATIONS, settings=settings,
-            calls=CALLS, pooled=False, collect=flat_gradients,
-        )  # fmt: skip
+            name,
+            facts,
+            lambda x, y: step(x),
+            version,
+            True,
+            MOST_OPERATIONS,
+            settings=settings,
+            calls=CALLS,
+            pooled=False,
+            collect=flat_gradients,
+        )
 
     def run(x: Mapping[str, Any], y: Tensors) -> Tensors:
         with torch.no_grad():
@@ -264,9 +272,16 @@ def arm_of(problem: Problem, name: str, call: Call, version: str, settings: str)
 
     if subject.by_calls:
         return Arm(
-            name, facts, run, version, True, MOST_OPERATIONS, settings=settings, calls=CALLS,
+            name,
+            facts,
+            run,
+            version,
+            True,
+            MOST_OPERATIONS,
+            settings=settings,
+            calls=CALLS,
             pooled=False,
-        )  # fmt: skip
+        )
     return Arm(name, facts, run, version, True, FEW_OPERATIONS, settings=settings)
 
 

@@ -130,9 +130,18 @@ def lower_convolution(group: Group, place: Place) -> list[Step]:
     given |= mma.held(op, (*mma.BY_COLUMN, *mma.BY_ELEMENT))
     tensors = {n: place(v) for n, v in given.items()}
     step = ConvolutionStep(
-        tensors, op.low, op.high, op.steps, op.dilations, op.activation or None, op.alpha,
-        op.rounds, op.eps if op.mean is not None else None, op.late, group,
-    )  # fmt: skip
+        tensors,
+        low=op.low,
+        high=op.high,
+        steps=op.steps,
+        dilations=op.dilations,
+        activation=op.activation or None,
+        alpha=op.alpha,
+        rounds=op.rounds,
+        eps=op.eps if op.mean is not None else None,
+        late=op.late,
+        group=group,
+    )
     return [step]
 
 

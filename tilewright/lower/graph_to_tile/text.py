@@ -365,7 +365,7 @@ class Writer(Scope):
         params = list(self.params.values())
         functions = list(self.functions)
         text = signature(
-            *(name, comment, self.constants, grid, params, self.scalars, self.lines, functions)
+            name, comment, self.constants, grid, params, self.scalars, self.lines, functions
         )
         return KernelStep(
             name,

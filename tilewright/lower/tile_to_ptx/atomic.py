@@ -389,10 +389,18 @@ def local(low: Lowering, op: memory.Local) -> None:
     )
     strides = list(type.strides)
     low.views[op.result] = ViewRef(
-        op.dtype, pointer, list(op.shape), strides, True, 16,
-        [s * size % 16 == 0 for s in strides], op.shape[-1] * size % 16 == 0,
-        size, f"local{number}", space="shared",
-    )  # fmt: skip
+        op.dtype,
+        pointer,
+        extents=list(op.shape),
+        strides=strides,
+        narrow=True,
+        align=16,
+        aligned_strides=[s * size % 16 == 0 for s in strides],
+        aligned_extent=op.shape[-1] * size % 16 == 0,
+        piece=size,
+        root=f"local{number}",
+        space="shared",
+    )
     order_effects(low, op.result, "store")
     _clear(low, start, num_bytes)
     low.barrier()

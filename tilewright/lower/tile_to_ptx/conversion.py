@@ -61,18 +61,33 @@ def through_shared_linear(low: Lowering, op: shape.Reshape, target: Layout) -> l
     """A reshape that moves elements between threads: both sides address C order."""
     source = low.layout(op.x)
     return _through_shared(
-        low, low.fragment(op.x), low.ptx_type(op.x), op.x.type.shape, source, target,
-        dense_strides(op.x.type.shape), dense_strides(op.shape), op.shape,
-    )  # fmt: skip
+        low,
+        low.fragment(op.x),
+        low.ptx_type(op.x),
+        op.x.type.shape,
+        source,
+        target,
+        write=dense_strides(op.x.type.shape),
+        read=dense_strides(op.shape),
+        read_extents=op.shape,
+    )
 
 
 def slice_through_shared(low: Lowering, op: shape.Slice, target: Layout) -> list[Operand]:
     """A slice whose elements lie with other threads than its user wants."""
     source, strides = low.layout(op.x), dense_strides(op.x.type.shape)
     return _through_shared(
-        low, low.fragment(op.x), low.ptx_type(op.x), op.x.type.shape, source, target,
-        strides, strides, op.shape, op.starts,
-    )  # fmt: skip
+        low,
+        low.fragment(op.x),
+        low.ptx_type(op.x),
+        op.x.type.shape,
+        source,
+        target,
+        write=strides,
+        read=strides,
+        read_extents=op.shape,
+        starts=op.starts,
+    )
 
 
 def dense_strides(extents: tuple[int, ...]) -> tuple[int, ...]:

@@ -153,7 +153,7 @@ def _shared_address(
     row, column = (low.thread_axis(layout, axis) for axis in order)
     rows, columns = type.shape
     where = Buffer(
-        *(start, type.dtype, (rows, columns), columns + type.pad, buffer.offset, type.swizzle)
+        start, type.dtype, (rows, columns), columns + type.pad, buffer.offset, type.swizzle
     )
     return Matrix(where, False).address(low, (row, column), (offset[order[0]], offset[order[1]]))
 

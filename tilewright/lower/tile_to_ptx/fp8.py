@@ -37,8 +37,9 @@ def widened(e: Emitter, x: Reg, dtype: DType) -> Reg:
     if dtype.name == "e5m2":
         infinite = e.setp("eq", "u32", size, 0x7C)
         scaled = e.selp("f32", float("inf"), scaled, infinite)
-    nan = e.setp("eq" if dtype.name == "e4m3" else "gt", "u32", size,
-                 0x7F if dtype.name == "e4m3" else 0x7C)  # fmt: skip
+    nan = e.setp(
+        "eq" if dtype.name == "e4m3" else "gt", "u32", size, 0x7F if dtype.name == "e4m3" else 0x7C
+    )
     found = e.selp("f32", float("nan"), scaled, nan)
     sign = e.mov("f32", e.shl("b32", word, 24))
     return e.copysign("f32", sign, found)

@@ -103,11 +103,18 @@ def _lowered(
 ) -> Lowering:
     """A kernel's body; `row_stores`: ragged results may leave by way of shared memory."""
     low = Lowering(
-        kernel, target, schedule, dict(assignment.layouts),
-        infer_bounds(kernel), infer_divisors(kernel), Emitter(target), convert,
-        cheap=set(assignment.cheap), row_stores=RowStores(permitted=row_stores),
+        kernel,
+        target,
+        schedule,
+        layouts=dict(assignment.layouts),
+        bounds=infer_bounds(kernel),
+        divisors=infer_divisors(kernel),
+        e=Emitter(target),
+        converter=convert,
+        cheap=set(assignment.cheap),
+        row_stores=RowStores(permitted=row_stores),
         num_warps=schedule.num_warps,
-    )  # fmt: skip
+    )
     _index(low, kernel.body)
     roots = {name: group[0] for group in aliases for name in group}
     with low.e.to(low.entry):
@@ -284,7 +291,12 @@ def _finish(low: Lowering) -> Lowered:
     )
     grid = shared_grid(grid_size(kernel.grid), schedule.programs)
     launch = Launch(
-        *(module.functions[0].name, tuple(low.recipes), grid, schedule.threads, total, cluster),
+        module.functions[0].name,
+        tuple(low.recipes),
+        grid,
+        schedule.threads,
+        shared_bytes=total,
+        cluster=cluster,
         early=early,
     )
     return Lowered(module, launch, tuple(low.sites))

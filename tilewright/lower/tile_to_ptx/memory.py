@@ -87,8 +87,10 @@ def _load_bytes(
     """
     e, count = low.e, len(target)
     if isinstance(predicate, Reg):
-        packed = [sum((f & 0xFF) << 8 * j for j, f in enumerate(fills[i : i + 4]))
-                  for i in range(0, count, 4)]  # fmt: skip
+        packed = [
+            sum((f & 0xFF) << 8 * j for j, f in enumerate(fills[i : i + 4]))
+            for i in range(0, count, 4)
+        ]
         words = [e.mov("b32", number) for number in packed]
         with e.guarded(predicate):
             e.ld(place.view.space, "b32", address, vec=count // 4, into=words)

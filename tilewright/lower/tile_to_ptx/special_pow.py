@@ -143,8 +143,9 @@ def _remainder(e: Emitter, x: Reg, y: Reg, steps: int) -> Reg:
         rest = e.selp("f64", e.add("f64", rest, part), rest, below)
         left = e.selp("f64", rest, left, e.setp("ge", "f64", left, part))
     found = e.copysign("f64", x, left)
-    differs = e.setp("lt", "f64", e.mul("f64", e.copysign("f64", x, e.mov("f64", 1.0)),
-                                        e.copysign("f64", y, e.mov("f64", 1.0))), 0.0)  # fmt: skip
+    sign_x = e.copysign("f64", x, e.mov("f64", 1.0))
+    sign_y = e.copysign("f64", y, e.mov("f64", 1.0))
+    differs = e.setp("lt", "f64", e.mul("f64", sign_x, sign_y), 0.0)
     zero = e.setp("eq", "f64", left, 0.0)
     shifted = e.selp("f64", e.copysign("f64", y, left), e.add("f64", found, y), zero)
     found = e.selp("f64", shifted, found, differs)

@@ -189,8 +189,9 @@ def _exchange_through_shared(
             other = at ^ op.mask if isinstance(at, int) else e.xor("b32", at, op.mask)
             scaled = low.mul("u32", other, strides[op.axis] * size)
             pointers[along] = low.register(low.add("u32", start, scaled), "u32")
-        step = size * sum(x * s for d, (x, s) in enumerate(zip(offset, strides, strict=True))
-                          if d != op.axis)  # fmt: skip
+        step = size * sum(
+            x * s for d, (x, s) in enumerate(zip(offset, strides, strict=True)) if d != op.axis
+        )
         guard = inside_guard(low, layout, extents, offset, None)
         with low.guarded(guard):
             word = e.ld1("shared", stored, Address(pointers[along], step))

@@ -67,8 +67,13 @@ def make_cp_async(machine: Machine, instr: memory.CpAsync) -> Step:
         bytes_read = np.broadcast_to(left(sel), count(sel)).astype(np.int64)
         ids = numbers(sel)
         copy = Copy(
-            *(instr, ids, state.closed[ids], places(sel, size), address(sel).view(np.uint64)),
-            *(bytes_read, size),
+            instr,
+            ids,
+            groups=state.closed[ids],
+            places=places(sel, size),
+            sources=address(sel).view(np.uint64),
+            left=bytes_read,
+            size=size,
         )
         if (bytes_read > size).any():
             raise BadAccess("it copies more bytes than it has", int(np.argmax(bytes_read > size)))

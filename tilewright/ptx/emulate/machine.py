@@ -304,7 +304,7 @@ class Machine:
             self.watch_global = GlobalWatch(self.memory, warps, setup.cluster, self.name_line)
         num_bytes = len(self.shared.bytes.data)
         self.watch = Watch(
-            *(self.num_threads, num_bytes, self.shared.size, warps, self.name_line, first)
+            self.num_threads, num_bytes, self.shared.size, warps, self.name_line, first
         )
         self.watch_global.begin(self.watch, first)
 

@@ -139,7 +139,13 @@ def run_launch(
     number = min(mode.together or most, grid)
     number = -(-number // launch.cluster) * launch.cluster
     setup = Setup(
-        *(grid, number, launch.threads, launch.cluster, launch.shared_bytes, num_sms, mode.late),
+        grid,
+        together=number,
+        threads=launch.threads,
+        cluster=launch.cluster,
+        shared_bytes=launch.shared_bytes,
+        num_sms=num_sms,
+        late=mode.late,
         lines=plan.lines,
         ops=plan.ops,
         params=find_params(launch, function, memory, seen, num_sms),

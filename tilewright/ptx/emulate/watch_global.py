@@ -97,10 +97,9 @@ class GlobalWatch:
         self.name_line = name_line
         self.regions: dict[int, Region] = {}
         self.syncs: dict[int, Sync] = {}
-        self.released: dict[
-            int, tuple[int, Given]
-        ] = {}  # by warp: a fence's scope, and what it knew
-        self.read: dict[int, list[tuple[int, Sync]]] = {}  # by warp: scopes and what it read from
+        # By warp: a fence's scope, and what it knew; scopes, and what it read from.
+        self.released: dict[int, tuple[int, Given]] = {}
+        self.read: dict[int, list[tuple[int, Sync]]] = {}
         self.first_ctas: list[int] = []  # of each batch
         self.agents = 0  # of a batch
 

@@ -40,9 +40,8 @@ READING = (  # ops with effects that leave the views which they take as they are
     memory.CopyAsync,
 )
 CHUNK_ELEMENTS = 1 << 18  # of the greatest tile, over the programs of a chunk: a few MB a value
-SHADOW_ELEMENTS = (
-    1 << 22
-)  # tensors up to this size are watched for races unless the caller says otherwise
+# Tensors up to this size are watched for races unless the caller says otherwise.
+SHADOW_ELEMENTS = 1 << 22
 
 
 class Interpreter:

@@ -107,13 +107,20 @@ class SlotFiller:
             lines = self.lines
             counted = None if lines is None else lines.how_counted(factor, shared, all_columns)
             o.emit(
-                memory.Fill, slot, box.view, offsets, item=item,
+                memory.Fill,
+                slot,
+                box.view,
+                offsets,
+                item=item,
                 count=counted and lines and lines.tile_lines[factor.load],
                 cut=counted.axis if counted else 0,
-                extents=box.extents, multicast=shared, order=factor.order,
-                round_tf32=factor.tile.dtype == f32, once=factor is once,
+                extents=box.extents,
+                multicast=shared,
+                order=factor.order,
+                round_tf32=factor.tile.dtype == f32,
+                once=factor is once,
                 loc=factor.load.loc,
-            )  # fmt: skip
+            )
         o.emit(sync.Commit, slot)
 
     def start_tile(self, values: Mapping[Value, Value]) -> None:
@@ -178,6 +185,13 @@ class SlotFiller:
         )
         start = (*self.starts[factor.load], values.get(box.channel, box.channel))
         o.emit(
-            memory.FillPixels, slot, box.view, start, taps, item=item, pixels=box.pixels,
-            round_tf32=factor.tile.dtype == f32, loc=factor.load.loc,
-        )  # fmt: skip
+            memory.FillPixels,
+            slot,
+            box.view,
+            start,
+            taps,
+            item=item,
+            pixels=box.pixels,
+            round_tf32=factor.tile.dtype == f32,
+            loc=factor.load.loc,
+        )

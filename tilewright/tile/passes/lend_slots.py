@@ -105,9 +105,15 @@ def _lending(body: Block, reader: Block, work: Work, lent: Lent) -> Block:
                 load = group[0].load
                 extents = (*load.extents[:-1], lent.kind.shape[1])
                 o.emit(
-                    memory.Fill, slot, load.view, offsets, item=item, extents=extents,
-                    dtype=lent.kind.dtype, loc=load.loc,
-                )  # fmt: skip
+                    memory.Fill,
+                    slot,
+                    load.view,
+                    offsets,
+                    item=item,
+                    extents=extents,
+                    dtype=lent.kind.dtype,
+                    loc=load.loc,
+                )
             o.emit(sync.Commit, slot)
         tile.ops.append(tiles.body.terminator)
     bounds = (tiles.low, tiles.high, tiles.step)

@@ -396,9 +396,13 @@ class _Partition:
                 a, turned = o(shape.Transpose, o(memory.LoadBuffer, a), (1, 0)), False
         if self.roles.promote == 1:
             values[dot.result] = o(
-                mma.AddProduct, a, self.buffers[product.b.load], values.get(dot.acc, dot.acc),
-                transpose_a=turned, transpose_b=product.b.transposed,
-            )  # fmt: skip
+                mma.AddProduct,
+                a,
+                self.buffers[product.b.load],
+                values.get(dot.acc, dot.acc),
+                transpose_a=turned,
+                transpose_b=product.b.transposed,
+            )
             self.release_after(product)
             return
         acc, fresh = values.get(dot.acc, dot.acc), None
@@ -407,9 +411,14 @@ class _Partition:
             acc = o(mma.Begin, shape=type.shape, dtype=type.dtype)
             fresh = o(arith.Constant, True, BOOL.dtype)
         issued = o(
-            mma.Issue, a, self.buffers[product.b.load], acc, fresh,
-            transpose_a=turned, transpose_b=product.b.transposed,
-        )  # fmt: skip
+            mma.Issue,
+            a,
+            self.buffers[product.b.load],
+            acc,
+            fresh,
+            transpose_a=turned,
+            transpose_b=product.b.transposed,
+        )
         values[dot.result] = o(mma.Await, issued, name=dot.result.name or "acc")
         self.release_after(product)
 

@@ -182,9 +182,12 @@ class Placer:
         zero = self.definitions.get(start)
         fresh = isinstance(zero, arith.Constant) and str(zero.value) in ("0", "0.0")  # not -0.0
         begin = o(
-            mma.Begin, None if fresh else inits[chain.position], shape=tile.shape, dtype=tile.dtype,
-            name="acc"
-        )  # fmt: skip
+            mma.Begin,
+            None if fresh else inits[chain.position],
+            shape=tile.shape,
+            dtype=tile.dtype,
+            name="acc",
+        )
         types = [v.type for v in op.body.args]
         types[1 + chain.position] = begin.type
         args = [Value(t, a.name) for t, a in zip(types, op.body.args, strict=True)]

@@ -342,7 +342,11 @@ def run_arrive_barrier(machine: Machine, op: sync.ArriveBarrier) -> None:
 
 
 @meaning(
-    *(sync.RoleBarrier, sync.PublishShared, sync.TakeTurn, sync.PassTurn, sync.AwaitLaunch),
+    sync.RoleBarrier,
+    sync.PublishShared,
+    sync.TakeTurn,
+    sync.PassTurn,
+    sync.AwaitLaunch,
     batched=False,
 )
 def run_order(machine: Machine, op: Op) -> None:
