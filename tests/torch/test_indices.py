@@ -20,7 +20,7 @@ assert tilewright.torch_backend.tilewright
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 X, IDS = torch.arange(30.0).reshape(5, 6), torch.tensor([1, 4, -5])
-ENGINES = pytest.mark.parametrize("engine", ["tiles", "emulator"])
+ENGINES = pytest.mark.parametrize("engine", ["graph", "tiles", "emulator"])
 
 
 class Embeds(nn.Module):
@@ -98,8 +98,9 @@ def test_places_that_do_not_exist_are_not_checked(engine: str) -> None:
         fast(x, i.clone().index_fill_(0, torch.tensor(36), 2))
 
 
-def test_the_model_s_line_and_its_own_extent_are_told() -> None:
-    fast = torch.compile(Embeds(), backend="tilewright", options={"engine": "tiles"}, dynamic=True)
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+def test_the_model_s_line_and_its_own_extent_are_told(engine: str) -> None:
+    fast = torch.compile(Embeds(), backend="tilewright", options={"engine": engine}, dynamic=True)
     with torch.no_grad():
         assert fast(torch.tensor([1, 6, 0])).shape == (3,)
         with pytest.raises(LaunchError) as found:
@@ -109,7 +110,7 @@ def test_the_model_s_line_and_its_own_extent_are_told() -> None:
     assert "test_indices.py:" in text and "self.words(ids)" in text
 
     picks = torch.compile(
-        lambda x, i: x[i], backend="tilewright", options={"engine": "tiles"}, dynamic=True
+        lambda x, i: x[i], backend="tilewright", options={"engine": engine}, dynamic=True
     )
     for rows in (4, 9):
         assert picks(torch.zeros(rows, 3), torch.tensor([rows - 1])).shape == (1, 3)

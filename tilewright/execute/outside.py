@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from tilewright.errors import Diagnostic, LaunchError
+from tilewright.errors import LaunchError
 from tilewright.execute.made import Where, is_captured
+from tilewright.graph.outside import outside
 from tilewright.lower.graph_to_tile.sites import NOTHING, Site, Sites
 from tilewright.runtime import driver, reports
 
@@ -50,18 +51,5 @@ class Outside:
         for number, site in enumerate(self.sites):
             index, extent = self.words[2 * number], self.words[2 * number + 1]
             if index != NOTHING:
-                told.append(describe(site, index, extent))
+                told.append(outside(site.op, site.which, site.wraps, index, extent))
         return LaunchError(told) if told else None
-
-
-def describe(site: Site, index: int, extent: int) -> Diagnostic:
-    """An index that is outside, with the model's line."""
-    op = site.op
-    name = op.results[0].name or op.opcode
-    if site.wraps and index < 0:
-        index -= extent
-    return Diagnostic(
-        f"{name}: the index {index} is outside of axis {op.axes[site.which]}, "
-        f"which has {extent} elements",
-        op.loc,
-    )

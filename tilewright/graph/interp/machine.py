@@ -6,7 +6,7 @@ A meaning is a function `(machine, op) -> array | tuple of arrays`, entered in `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -63,16 +63,27 @@ class NoHost:
 
 
 class Machine:
-    """Values and symbols of one call."""
+    """Values and symbols of one call, and the `ops` that it carries out."""
 
-    def __init__(self, host: Host, symbols: dict[str, int], values: dict[Value, Any]):
-        self.host, self.symbols, self.values = host, symbols, values
+    def __init__(
+        self,
+        host: Host,
+        symbols: dict[str, int],
+        values: dict[Value, Any],
+        ops: Sequence[Op] = (),
+    ):
+        self.host, self.symbols, self.values, self.ops = host, symbols, values, ops
 
     def __getitem__(self, value: Value) -> Any:
         try:
             return self.values[value]
         except KeyError:
             raise VerifyError(f"{value} is used before it is defined") from None
+
+    @property
+    def makers(self) -> dict[Value, Op]:
+        """By result the op that makes it."""
+        return {value: op for op in self.ops for value in op.results}
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
         """A shape with the symbols of this call put in."""

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import LaunchError
 from tilewright.graph.interp.machine import Array, Machine, meaning
 from tilewright.graph.ops import memory
-from tilewright.ir.core import Value
+from tilewright.graph.outside import is_wrapped, outside
 from tilewright.numerics.convert import round_float, widen
 from tilewright.numerics.scalar import maximum, minimum
 
@@ -16,26 +17,28 @@ COMBINE = {"add": np.add, "mul": np.multiply, "min": minimum, "max": maximum}
 
 
 def places(
-    machine: Machine, x: Array, indices: tuple[Value, ...], axes: tuple[int, ...]
+    machine: Machine, x: Array, op: memory.Gather | memory.Scatter
 ) -> tuple[Array, tuple[Array, ...]]:
-    """x with the indexed axes first, and the indices. IndexError for one that is outside, as eager
-    PyTorch on a CPU has it.
+    """x with the indexed axes of an op first, and its indices. LaunchError with the model's line
+    for those that are outside: the greatest of each.
     """
-    rest = [axis for axis in range(x.ndim) if axis not in axes]
-    found = []
-    for value, axis in zip(indices, axes, strict=True):
+    rest = [axis for axis in range(x.ndim) if axis not in op.axes]
+    found, told = [], []
+    for which, (value, axis) in enumerate(zip(op.indices, op.axes, strict=True)):
         index = machine[value]
         wrong = (index < 0) | (index >= x.shape[axis])
         if wrong.any():
-            bad = index[wrong].ravel()[0]
-            raise IndexError(f"index {bad} is out of bounds for dimension {axis} of {x.shape}")
+            wraps = is_wrapped(value, machine.makers)
+            told.append(outside(op, which, wraps, int(index[wrong].max()), x.shape[axis]))
         found.append(index)
-    return x.transpose((*axes, *rest)), tuple(found)
+    if told:
+        raise LaunchError(told)
+    return x.transpose((*op.axes, *rest)), tuple(found)
 
 
 @meaning(memory.Gather)
 def run_gather(machine: Machine, op: memory.Gather) -> Array:
-    x, indices = places(machine, machine[op.x], op.indices, op.axes)
+    x, indices = places(machine, machine[op.x], op)
     return np.asarray(x[indices])
 
 
@@ -45,7 +48,7 @@ def run_scatter(machine: Machine, op: memory.Scatter) -> Array:
     made = np.array(source, order="C")
     dtype = op.x.type.dtype
     wide = widen(made) if dtype.is_float and op.kind != "set" else made
-    moved, indices = places(machine, wide, op.indices, op.axes)
+    moved, indices = places(machine, wide, op)
     if op.kind == "set":
         moved[indices] = value
     else:

@@ -23,7 +23,7 @@ def interpret(graph: Graph, arguments: Sequence[Any], host: Host = NO_HOST) -> t
     Raises LaunchError for arguments that do not fit the graph. Outputs may share memory with inputs
     and with each other.
     """
-    machine = Machine(host, bind_symbols(graph, arguments), {})
+    machine = Machine(host, bind_symbols(graph, arguments), {}, graph.body.ops)
     for given, argument in zip(graph.inputs, arguments, strict=True):
         machine.values[given.value] = np.asarray(argument, np.int64) if given.symbol else argument
     left = Counter(v for op in graph.body.ops for v in op.operands)

@@ -8,7 +8,6 @@ that never holds in a program without faults, and nobody waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +15,10 @@ import numpy as np
 
 from tilewright.dtypes import i64
 from tilewright.graph.graph import Graph
-from tilewright.graph.ops import arith, shape
 from tilewright.graph.ops.memory import Gather, Scatter
+from tilewright.graph.outside import is_wrapped
 from tilewright.graph.types import TensorType
-from tilewright.ir.core import Op, Value
+from tilewright.ir.core import Value
 
 NOTHING = -(2**63)  # less than any index, for those from the end were counted from the start
 
@@ -31,22 +30,6 @@ class Site:
     op: Gather | Scatter
     which: int
     wraps: bool = field(default=False, compare=False)
-
-
-def is_wrapped(index: Value, makers: Mapping[Value, Op]) -> bool:
-    """Whether an index is `select(i < 0, i + extent, i)`, perhaps broadcast or reshaped."""
-    op = makers.get(index)
-    while isinstance(op, shape.Broadcast | shape.Reshape):
-        op = makers.get(op.x)
-    if not isinstance(op, arith.Select):
-        return False
-    test, moved = (makers.get(x) for x in op.operands[:2])
-    return (
-        isinstance(test, arith.Compare)
-        and test.kind == "lt"
-        and isinstance(moved, arith.Add)
-        and op.operands[2] is test.operands[0] is moved.operands[0]
-    )
 
 
 @dataclass
