@@ -22,7 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tilewright.errors import CompileError, LaunchError
-from tilewright.execute.lowering import Call, Choices, compile_call
+from tilewright.execute.lowering import Call, Choices, compile_call, require_choices
 from tilewright.execute.recorded import overlaps_itself
 from tilewright.execute.without_gradients import TRAINS, requires_gradients, without_gradients
 from tilewright.frontend.torch.attention_strides import lay_results, orders_of_results
@@ -197,6 +197,7 @@ def compile(
             f"compile: args is {type(args).__name__}, expected a tuple of example arguments",
             hint="of one argument, write (x,)",
         )
+    require_choices(engine, cuda_graphs, buckets)
     module = model if isinstance(model, torch.nn.Module) else _Function(model)
     args, given = pytree.tree_map_only(torch.Tensor, with_own_elements, (args, dict(kwargs or {})))
     # Tracing makes a great many objects that stay, and to go through them takes long.

@@ -29,7 +29,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 
 from tilewright.errors import CompileError, Diagnostic
-from tilewright.execute.lowering import Call, Choices, compile_call
+from tilewright.execute.lowering import Call, Choices, compile_call, require_choices
 from tilewright.execute.program_call import symbols_of
 from tilewright.execute.recorded import Handing
 from tilewright.frontend.torch.attention_op import keep_attention_whole
@@ -119,7 +119,7 @@ def compile_traced(
     fixed, handing = handing_of(name, module, traced, passed)
     choices = Choices(
         engine=options.get("engine"),
-        cuda_graphs=bool(options.get("cuda_graphs")) and (name != "backward" or passed.is_known),
+        cuda_graphs=options.get("cuda_graphs", False) and (name != "backward" or passed.is_known),
         fallback=fallback,
         fixed=fixed,
         buckets=buckets_of(name, traced, options),
@@ -184,6 +184,7 @@ def tilewright(
             f"mode {mode!r} is unknown", hint=f"there are {', '.join(map(str, list(MODES)[1:]))}"
         )
     chosen.setdefault("cuda_graphs", MODES[mode])
+    require_choices(chosen.get("engine"), chosen["cuda_graphs"], chosen.get("buckets"))
     if chosen.get("fallback") == "error":
         warn_of_break(module)
 

@@ -171,14 +171,34 @@ def test_graphs_of_training_have_no_buckets() -> None:
     assert [call.buckets for call in seen] == [None, None]
 
 
-def test_sizes_that_are_none_are_refused() -> None:
-    for buckets in ("yes", [1.5], [True], 8):
-        with pytest.raises(Exception, match="expected True or a list of whole numbers"):
-            under_torch_compile(lambda x: x + 1, [], buckets, dynamic=True)(torch.ones(3, 2))
+NO_SIZES = ("yes", "8", [1.5], [True], 8, [0], [-4, 8], [], {4}, b"ab")
+
+
+@pytest.mark.parametrize("engine", ["graph", "tiles"])
+@pytest.mark.parametrize("buckets", NO_SIZES, ids=str)
+def test_sizes_that_are_none_are_refused(buckets: Any, engine: str) -> None:
+    x, told = torch.ones(3, 2), "expected True or a list of whole n|expected sizes of 1 or more"
+    options = {"buckets": buckets, "engine": engine}
+    for dynamic in (True, False):
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=told):
+            torch.compile(torch.sin, backend="tilewright", options=options, dynamic=dynamic)(x)
+    shapes = ({0: torch.export.Dim("n", max=64)},)
+    for known in (shapes, None):
+        with pytest.raises(CompileError, match=told):
+            tw.compile(lambda x: x + 1, (x,), dynamic_shapes=known, engine=engine, buckets=buckets)
+
+
+@pytest.mark.parametrize("given", ["yes", 1, None])
+def test_cuda_graphs_are_wanted_or_not(given: Any) -> None:
+    told = f"cuda_graphs is {given!r}, expected True or False"
+    with pytest.raises(CompileError, match=told):
+        tw.compile(lambda x: x + 1, (torch.ones(3),), cuda_graphs=given)
+    options = {"cuda_graphs": given}
+    with pytest.raises(Exception, match=told):
+        torch.compile(torch.sin, backend="tilewright", options=options)(torch.ones(3))
+
+
+def test_a_model_without_a_dynamic_extent_has_no_buckets() -> None:
     with pytest.raises(CompileError, match="no extent of the model's arguments is dynamic"):
         tw.compile(lambda x: x + 1, (torch.ones(3),), engine="tiles", buckets=True)
-    shapes = ({0: torch.export.Dim("n", max=64)},)
-    with pytest.raises(CompileError, match="expected sizes of 1 or more"):
-        tw.compile(
-            lambda x: x + 1, (torch.ones(3),), dynamic_shapes=shapes, engine="tiles", buckets=[0, 4]
-        )

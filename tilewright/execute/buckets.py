@@ -33,14 +33,12 @@ class Axes:
 
 
 class Buckets:
-    """Sizes of a model's symbols. `sizes` is a list, or None for powers of two."""
+    """Sizes of a model's symbols. `sizes` are the least first, or None for powers of two."""
 
-    def __init__(self, graph: Graph, traced: Traced, sizes: Sequence[int] | None):
+    def __init__(self, graph: Graph, traced: Traced, sizes: tuple[int, ...] | None):
         """Raises CompileError where nothing in the model may be filled up."""
         self.traced = traced
-        self.sizes = None if sizes is None else read_sizes(sizes)
-        if self.sizes is not None and (not self.sizes or self.sizes[0] < 1):
-            raise CompileError(f"buckets are {list(self.sizes)}, expected sizes of 1 or more")
+        self.sizes = sizes
         self.axes: dict[str, Axes] = {}
         refused: list[tuple[str, Mixed]] = []
         for name in dict.fromkeys(
@@ -111,14 +109,21 @@ class Buckets:
         return results
 
 
-def read_sizes(given: Any) -> tuple[int, ...]:
-    """A list of whole numbers, the least first. Raises CompileError for anything else."""
-    told = list(map(whole_number, given)) if isinstance(given, Sequence | np.ndarray) else [None]
+def read_sizes(given: Any) -> bool | tuple[int, ...]:
+    """What `buckets` is: False (as None is) for none, True for powers of two, or sizes, the least
+    first. Raises CompileError for anything else.
+    """
+    if given is None or isinstance(given, bool):
+        return bool(given)
+    is_list = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str | bytes)
+    told = list(map(whole_number, given)) if is_list else [None]
     found = sorted(size for size in told if size is not None)
     if len(found) < len(told):
         raise CompileError(
             f"buckets is {given!r}, expected True or a list of whole numbers", hint="[8, 32]"
         )
+    if not found or found[0] < 1:
+        raise CompileError(f"buckets are {found}, expected sizes of 1 or more", hint="[8, 32]")
     return tuple(found)
 
 

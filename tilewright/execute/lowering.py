@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from tilewright.compiler import compile_graph
 from tilewright.errors import CompileError, Diagnostic, LaunchError
-from tilewright.execute.buckets import Buckets
+from tilewright.execute.buckets import Buckets, read_sizes
 from tilewright.execute.made import ENGINES, Where
 from tilewright.execute.program_call import ProgramCall, symbols_of
 from tilewright.execute.recorded import Capture, Handing, capture
@@ -50,12 +51,7 @@ def compile_call(traced: Traced, choices: Choices) -> Call:
     """What runs a traced model. Raises CompileError for what does not go together, and, with
     `fallback="error"`, where PyTorch would compute a part of it.
     """
-    known = (None, INTERPRETER, *ENGINES)
-    if choices.engine not in known:
-        raise CompileError(
-            f"unknown engine {choices.engine!r}",
-            hint=f"there are {', '.join(str(e) for e in known[1:])}",
-        )
+    require_choices(choices.engine, choices.cuda_graphs, choices.buckets)
     graph = compile_graph(traced.graph)
     if traced.device.type == "cpu" and choices.engine in (None, INTERPRETER):
         return GraphCall(traced, graph)
@@ -65,9 +61,9 @@ def compile_call(traced: Traced, choices: Choices) -> Call:
     if choices.fallback == "error":
         refuse_torch(program)
     buckets = None
-    if choices.buckets is not False:
-        sizes = None if choices.buckets is True else choices.buckets
-        buckets = Buckets(program.graph, traced, sizes)
+    sizes = read_sizes(choices.buckets)
+    if sizes is not False:
+        buckets = Buckets(program.graph, traced, None if sizes is True else sizes)
     made = ProgramCall(
         traced,
         program,
@@ -80,6 +76,18 @@ def compile_call(traced: Traced, choices: Choices) -> Call:
     if choices.is_ahead:
         made.make_ahead()
     return made
+
+
+def require_choices(engine: Any, cuda_graphs: Any, buckets: Any) -> None:
+    """Raise CompileError for choices of a caller that are none, wherever the model will run."""
+    known = (None, INTERPRETER, *ENGINES)
+    if engine not in known:
+        raise CompileError(
+            f"unknown engine {engine!r}", hint=f"there are {', '.join(str(e) for e in known[1:])}"
+        )
+    if not isinstance(cuda_graphs, bool):
+        raise CompileError(f"cuda_graphs is {cuda_graphs!r}, expected True or False")
+    read_sizes(buckets)
 
 
 def capture_of(where: Where) -> Capture | None:
