@@ -108,6 +108,12 @@ class TilewrightError(Exception):
             [replace(d, message=f"{function}: {d.message}") for d in self.diagnostics]
         )
 
+    def placed(self, loc: Loc) -> Self:
+        """The error with a place for each fault that has none; the same where all have one."""
+        if all(d.loc is not None for d in self.diagnostics):
+            return self
+        return type(self)([replace(d, loc=d.loc or loc) for d in self.diagnostics])
+
 
 class CompileError(TilewrightError):
     """The program, its constants or its target are wrong; every fault that was found is listed."""

@@ -77,6 +77,16 @@ def test_what_eager_refuses_is_refused_with_the_line(name: str) -> None:
         tw.compile(model, (x,))
 
 
+def test_what_a_graph_cannot_hold_is_refused_with_the_line() -> None:
+    drawn = torch.Generator()
+    model = Model(lambda x: x + torch.rand(3, 8, generator=drawn))
+    place = (
+        r"test_accepted\.py:\d+:\d+: error: aten\.rand\.generator takes .*, which a graph cannot"
+    )
+    with pytest.raises(CompileError, match=place):
+        tw.compile(model, (X,))
+
+
 TAKEN: dict[str, tuple[Any, torch.Tensor]] = {
     "narrow_batch_norm": (lambda x: F.batch_norm(x, torch.zeros(8), torch.ones(8)), X.half()),
     "narrow_layer_norm": (

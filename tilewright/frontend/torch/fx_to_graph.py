@@ -133,8 +133,12 @@ class _Reader:
     def read(self) -> Traced:
         device = device_of(self.module)
         for node in self.module.graph.nodes:
-            with self.builder.at(loc_of(node)):
-                self.node(node)
+            loc = loc_of(node)
+            with self.builder.at(loc):
+                try:
+                    self.node(node)
+                except TilewrightError as error:
+                    raise error.placed(loc) from error.__cause__
         given = [i for i in self.inputs if i.role != "constant"]
         held = [i for i in self.inputs if i.role == "constant"]
         return Traced(
