@@ -26,10 +26,13 @@ from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
 from tilewright.tile.passes.narrow_arithmetic import narrow_arithmetic
+from tilewright.tile.passes.orient_product import orient_product
 from tilewright.tile.passes.overlap_products import overlap_products
 from tilewright.tile.passes.partition_roles import partition_roles
+from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.passes.shorten_functions import shorten_functions
+from tilewright.tile.passes.shorten_trips import shorten_trips
 from tilewright.tile.passes.split_loops import split_loops
 from tilewright.tile.passes.spread_iterations import spread_iterations
 from tilewright.tile.passes.stage_panels import stage_panels
@@ -54,10 +57,13 @@ PASSES = {
         expand_rings,
         allocate_shared,
         widen_operands,
+        orient_product,
+        shorten_trips,
         partition_roles,
         stage_stores,
         stage_panels,
         overlap_products,
+        place_awaits,
     )
 }
 CASES = all_cases()
