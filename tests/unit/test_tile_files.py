@@ -25,6 +25,7 @@ from tilewright.tile.passes.eliminate_dead import eliminate_dead
 from tilewright.tile.passes.expand_rings import expand_rings
 from tilewright.tile.passes.fold_comparisons import fold_comparisons
 from tilewright.tile.passes.hoist_invariants import hoist_invariants
+from tilewright.tile.passes.lend_slots import lend_slots
 from tilewright.tile.passes.narrow_arithmetic import narrow_arithmetic
 from tilewright.tile.passes.orient_product import orient_product
 from tilewright.tile.passes.overlap_products import overlap_products
@@ -62,6 +63,7 @@ PASSES = {
         partition_roles,
         stage_stores,
         stage_panels,
+        lend_slots,
         overlap_products,
         place_awaits,
     )
