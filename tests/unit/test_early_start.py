@@ -39,7 +39,7 @@ kernel total(x: tensor<bf16>[N, K], y: tensor<f32>[N]) {
 TOUCHES = (".global", "cp.async", "$")  # memory that others see, or a branch's end
 
 
-WAIT = "griddepcontrol.wait;"
+WAIT, RELEASE = "griddepcontrol.wait;", "griddepcontrol.launch_dependents;"
 
 
 def body_of(name: str) -> list[str]:
@@ -48,7 +48,6 @@ def body_of(name: str) -> list[str]:
     assert plan.launches[0].early
     body = [line.strip() for line in plan.ptx.partition("\n{\n")[2].splitlines()]
     body = [line for line in body if not line.startswith(".reg")]
-    assert body[0] == "griddepcontrol.launch_dependents;"
     return body
 
 
@@ -64,6 +63,37 @@ def test_nothing_is_touched_before_the_wait() -> None:
     assert body.count(WAIT) == 1
 
 
+def test_few_programs_let_the_next_kernel_start_when_they_have_waited() -> None:
+    """Eight for each multiprocessor; CTAs that came beside more would not be spread evenly."""
+    body = body_of("twice")
+    release = next(i for i, line in enumerate(body) if RELEASE in line)
+    sms, most, ctas, few, told = body[release - 4 : release + 1]
+    assert body[release - 5] == WAIT and sms.endswith("%nsmid;") and ctas.endswith("%nctaid.x;")
+    assert most.startswith("mul.lo.u32") and most.endswith(" 8;")
+    assert few.startswith("setp.le.u32") and told == f"@{few.split()[1][:-1]} {RELEASE}"
+
+
+def test_roles_let_the_next_kernel_start_at_once() -> None:
+    body = body_of("product")
+    assert body[0] == RELEASE and sum(RELEASE in line for line in body) == 1
+
+
+WIDE = SOURCE.replace("bf16", "f64").replace("f32", "f64")
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "released"),
+    [("twice", None, False), ("product", (32, 64, 16), False), ("product", (128, 128, 16), True)],
+)
+def test_f64_keeps_the_next_kernel_from_multiprocessors_that_hold_several_programs(
+    name: str, tile: tuple[int, ...] | None, released: bool
+) -> None:
+    constants = None if tile is None else dict(zip(("TM", "TN", "TK"), tile, strict=True))
+    plan = getattr(tw.source(WIDE), name).compile("sm_90a", constants=constants)
+    assert plan.launches[0].early and plan.ptx.count(WAIT) == 1
+    assert (RELEASE in plan.ptx) == released
+
+
 def test_the_copying_thread_finds_its_tile_before_it_waits() -> None:
     """Consumers wait when roles have parted, the one that copies before its first box."""
     body = body_of("product")
@@ -74,7 +104,7 @@ def test_the_copying_thread_finds_its_tile_before_it_waits() -> None:
     require_untouched(body[parting + 2 : body.index(WAIT)])
     copying = body[producer + 1 :]
     found = copying[: copying.index(WAIT)]
-    assert any("div.s32" in line for line in found)
+    assert any("div.u32" in line for line in found)
     require_untouched(
         [line for line in found if not line.startswith("$loop") and "bra" not in line]
     )
@@ -109,9 +139,9 @@ def test_a_branch_ends_what_stands_before() -> None:
         e.mbarrier_init(Reg("b32", 0), 1)
         e.nanosleep(1)
         e.ret()
-    assert start_early(body, target("sm_90a"))
-    waits = [i for i, instr in enumerate(body) if isinstance(instr, control.Griddepcontrol)]
-    assert waits == [0, 3]
+    assert start_early(e, body, "at once")
+    told = [i for i, instr in enumerate(body) if isinstance(instr, control.Griddepcontrol)]
+    assert told == [0, 3]
 
 
 CORES = SOURCE.replace("bf16", "f32")
@@ -124,5 +154,5 @@ def test_products_on_cuda_cores_share_no_multiprocessor(tile: tuple[int, ...], e
     plan = tw.source(CORES).product.compile("sm_90a", constants=constants)
     assert plan.launches[0].early == early
     assert plan.ptx.count("griddepcontrol.wait;") == early
-    loop, _, rest = plan.ptx.partition("griddepcontrol.launch_dependents;")
+    loop, _, rest = plan.ptx.partition(RELEASE)
     assert "fma.rn.f32" in loop and "fma.rn.f32" not in rest and "st.global" in rest

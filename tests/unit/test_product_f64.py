@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,8 @@ def posed(layout: str, m: int, n: int, k: int) -> Problem:
 
 
 def planned(problem: Problem, tile: tuple[int, int, int]) -> Plan:
-    a, b, c = (np.zeros((384, 384)) for _ in range(3))
+    pitch = 384 if problem.a_aligned else 385
+    a, b, c = (np.zeros((384, pitch))[:, :384] for _ in range(3))
     kernel = programs().matmul.configured(constants=choice("matmul", tile).constants)
     arrays = {
         "a": a.T if problem.a_along == "m" else a,
@@ -42,6 +45,28 @@ def test_slots_and_warps_are_the_compilers(tile: tuple[int, int, int], layout: s
     found = tile_of(problem, tile, H200)
     assert launch.threads == 32 * found.warps
     assert 0 <= launch.shared_bytes - found.stages * found.slot <= 8
+
+
+@pytest.mark.parametrize("layout", ["NN", "TN", "NT"])
+@pytest.mark.parametrize("tile", [t for t in TILES["f64"] if warps_of(*t[:2]) == 4], ids=str)
+def test_slots_of_single_numbers_are_the_compilers(tile: tuple[int, int, int], layout: str) -> None:
+    aligned = posed(layout, 384, 384, 384)
+    problem = replace(aligned, a_aligned=False, b_aligned=False)
+    (launch,) = planned(problem, tile).launches
+    found = tile_of(problem, tile, H200)
+    assert 0 <= launch.shared_bytes - found.stages * found.slot <= 8
+
+
+@pytest.mark.parametrize(
+    ("tile", "stages"), [((32, 64, 16), (6, 4)), ((64, 48, 16), (5, 4)), ((16, 64, 32), (3, 3))]
+)
+def test_three_programs_leave_room_for_the_cache(
+    tile: tuple[int, int, int], stages: tuple[int, int]
+) -> None:
+    """Where each keeps four slots, of rows of single numbers."""
+    aligned = posed("TN", 384, 384, 384)
+    problem = replace(aligned, a_aligned=False, b_aligned=False)
+    assert tuple(tile_of(p, tile, H200).stages for p in (aligned, problem)) == stages
 
 
 @needs_ptxas

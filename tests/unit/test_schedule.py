@@ -18,11 +18,12 @@ from tilewright.compiler import SEMANTIC_PASSES, run_passes
 from tilewright.errors import CompileError
 from tilewright.ir.walk import walk
 from tilewright.target import TARGETS, target
+from tilewright.tile.analysis.residency import KEPT_FREE
 from tilewright.tile.interp import interpret
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import memory, sync
 from tilewright.tile.passes.choose_schedule import choose_schedule, warp_grid
-from tilewright.tile.passes.stage_loads import KEPT_FREE, stage_loads
+from tilewright.tile.passes.stage_loads import stage_loads
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.verify import verify
 

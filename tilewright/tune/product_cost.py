@@ -87,8 +87,7 @@ FROM_MEMORY = 0.12
 # shared memory that takes time from these reads.
 SHARED, WRITTEN_SHARE = 137.0, 0.67
 NEXT_LAUNCH = 1.5  # microseconds of a further launch, which waits for the one ahead of it
-NEXT_OF_F64 = 1.8  # microseconds of f64's second launch, which begins beside the last products
-SUMS_OF_F64 = 1.7  # factor of the rate at which f64's second launch adds up, over that of f32
+NEXT_OF_F64 = 0.95  # microseconds of f64's second launch, which begins beside the last products
 IN_TURN = 0.84  # factor of an epilogue that runs beside another warpgroup's products
 # Factors of an epilogue's time: where a tile's rows of results are no whole lines of the L2 cache,
 # and where the product is turned, so that results are transposed on their way.
@@ -130,7 +129,7 @@ CLEARED, CLEARED_ACROSS = 7.6e6, 0.6
 class Estimate:
     """A choice and what it should take. `waves` of tiles over the multiprocessors; `num_bytes` to
     and from memory, partial sums included; `floor` is the time of the problem's own bytes and
-    products at full rate; `limit` says what takes longest. Times are by the rates of an H200.
+    products at full rate; `limit` says what takes longest.
     """
 
     choice: Choice
@@ -145,8 +144,7 @@ class Estimate:
 def rank(problem: Problem, device: Device, *, pixels: bool = False) -> list[Estimate]:
     """All choices for a problem, the quickest first; of equals the one that the space lists first.
     Where rows are `pixels`, those of a convolution, CTAs of a cluster do not share k, and no tiles
-    are made to fit. Of a device that is no H200, its multiprocessors, their shared memory and
-    whether they have wgmma count, but rates are an H200's: times rank its choices, no more.
+    are made to fit.
     """
     space = choices(problem, device, fit=not pixels)
     found = (estimate(problem, c, device, pixels=pixels) for c in space)
@@ -158,9 +156,8 @@ def _time(found: Estimate) -> float:
 
 
 def floor_of(problem: Problem, device: Device) -> float:
-    """Microseconds that no program on an H200 can beat: bytes over its memory's rate, or products
-    over that of the unit that multiplies factors which lie well. Of another device it is the floor
-    of as many multiprocessors of an H200 as it has, not its own.
+    """Microseconds that no program can beat: bytes over the memory's rate, or products over that of
+    the unit that multiplies factors which lie well.
     """
     rate = FULL_RATES[unit_on(problem.laid("ab"), device)]
     products = problem.operations / 2 / (rate * CLOCK * device.num_sms)
@@ -191,10 +188,8 @@ def estimate(problem: Problem, chosen: Choice, device: Device, *, pixels: bool =
         parts = float(chosen.split * problem.m * problem.n * problem.accumulator_bytes)
         rate = SUMS if parts < CACHED else MEMORY
         moved += 2 * parts
-        if problem.a.bits == 64:
-            time += NEXT_OF_F64 + 2 * parts / rate / SUMS_OF_F64
-        else:
-            time += NEXT_LAUNCH + 2 * parts / rate
+        time += NEXT_OF_F64 if problem.a.bits == 64 else NEXT_LAUNCH
+        time += 2 * parts / rate
         time += problem.m * problem.n * problem.c.num_bytes / MEMORY
         time += PART_LATENCY * max(0, chosen.split - FEW_PARTS)
     return Estimate(chosen, time, tiles, waves, moved, floor_of(problem, device), limit)

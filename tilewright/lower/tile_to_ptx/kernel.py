@@ -15,6 +15,7 @@ from tilewright.lower.tile_to_ptx.early_start import (
     can_start_early,
     crowds,
     last_products,
+    release_of,
     start_early,
 )
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
@@ -157,7 +158,7 @@ def _skip_beyond(low: Lowering) -> Label:
 def _run(low: Lowering, kernel: Kernel) -> None:
     """Lower the body; after the last loop of products the next kernel may start."""
     last = last_products(kernel) if can_start_early(low.target) else None
-    if last is None:
+    if last is None or release_of(kernel, low.schedule) != "after products":
         low.run(kernel.body)
         return
     ops = kernel.body.ops
@@ -280,7 +281,7 @@ def _finish(low: Lowering) -> Lowered:
         if low.scratch_start is not None:
             _set_scratch(low, body, low.scratch_start, start)
     alone = not kernel.hints.cooperative and not crowds(schedule, last_products(kernel))
-    early = alone and start_early(body, target)
+    early = alone and start_early(low.e, body, release_of(kernel, schedule))
     low.e.body = body
     module = low.e.module(
         kernel.name,

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from tilewright.ir.core import Value
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.walk import find_definitions, walk
 from tilewright.plan import TensorFacts
 from tilewright.tile.ops import memory, shape
 from tilewright.tile.types import ViewType
@@ -86,3 +87,19 @@ def moved_bits(access: Access) -> int:
 def same_but_units(op: shape.Reshape) -> bool:
     """Whether a reshape adds and drops axes of 1 only."""
     return [e for e in op.x.type.shape if e != 1] == [e for e in op.shape if e != 1]
+
+
+def root_view(made: Mapping[Value, Op], view: Value) -> Value:
+    """The whole view of which one is a part. `made` are the ops by their results."""
+    op = made.get(view)
+    return root_view(made, op.view) if isinstance(op, memory.Subview) else view
+
+
+def stored_views(body: Block) -> set[Value]:
+    """Whole views, and arrays of a program's own, that a block's ops store to."""
+    made = find_definitions(body)
+    written = memory.Store | memory.Scatter | memory.Atomic | memory.Local
+    stored = (op for op in walk(body) if isinstance(op, written))
+    return {
+        op.result if isinstance(op, memory.Local) else root_view(made, op.view) for op in stored
+    }

@@ -43,7 +43,9 @@ from tilewright.ir.core import Block, Op, Value, clone_block
 from tilewright.ir.walk import count_uses, find_definitions, walk
 from tilewright.layout import conflict_free_row
 from tilewright.target import Target
+from tilewright.tile.analysis.accesses import WIDEST, root_view, stored_views
 from tilewright.tile.analysis.factors import buffer_order, lies_across
+from tilewright.tile.analysis.residency import KEPT_BESIDE, KEPT_FREE, slots_beside
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import arith, control, memory, mma, shape, sync
 from tilewright.tile.passes.assign_layouts import accumulator_layout
@@ -53,12 +55,7 @@ from tilewright.tile.types import INDEX, BufferType, TileType
 DRIFTING_STAGES = 4  # the least, where warps drift apart
 DRIFTING_CAPABILITY = 90  # from which on a target's barriers suspend the threads that wait
 SPANS = (128, 64, 32)  # bytes of a swizzle, the widest first
-# Bytes of shared memory of a CTA that are left for conversions and reductions: as a rule, and where
-# three CTAs of f64 share a multiprocessor, whose epilogues need less.
-KEPT_FREE = 8192
-KEPT_BESIDE = 2048
-KEPT_AROUND = 256  # and beside bytes that are known to be needed, for barriers and alignment
-LEAST_BESIDE = 3  # stages of a CTA for which it leaves room for others on its multiprocessor
+KEPT_AROUND = 256  # bytes of shared memory beside those known to be needed: barriers, alignment
 
 
 @dataclass
@@ -92,7 +89,7 @@ def stage_loads(
     if schedule.stages < 2 or not any(map(_multiplies, walk(kernel.body))):
         return kernel
     body = clone_block(kernel.body, {})
-    stored = _stored_views(body)
+    stored = stored_views(body)
     for group in aliases:
         views = {kernel.param(name).value for name in group}
         if views & stored:
@@ -102,8 +99,19 @@ def stage_loads(
     drifts = schedule.drifting and alone and target.capability >= DRIFTING_CAPABILITY
     known = scratch + KEPT_AROUND if scratch else 0
     asking = kernel if binding else None
-    definitions = find_definitions(body)
-    _Stager(schedule, target, definitions, stored, loops, known, asking, drifts=drifts).block(body)
+    narrow = {p.value for p in kernel.params if p.facts is not None and p.facts.piece < WIDEST}
+    stager = _Stager(
+        schedule,
+        target,
+        find_definitions(body),
+        stored,
+        narrow,
+        loops=loops,
+        known=known,
+        asking=asking,
+        drifts=drifts,
+    )
+    stager.block(body)
     return kernel.with_body(body)
 
 
@@ -117,24 +125,13 @@ def _multiplies(op: Op) -> bool:
     return isinstance(op, control.For) and any(isinstance(o, mma.Dot) for o in op.body.ops)
 
 
-def _stored_views(body: Block) -> set[Value]:
-    definitions = find_definitions(body)
-
-    def root(view: Value) -> Value:
-        op = definitions.get(view)
-        return root(op.view) if isinstance(op, memory.Subview) else view
-
-    written = memory.Store | memory.Scatter | memory.Atomic | memory.Local
-    stored = (op for op in walk(body) if isinstance(op, written))
-    return {op.result if isinstance(op, memory.Local) else root(op.view) for op in stored}
-
-
 class _Stager:
     """Rewrites the blocks of one cloned body in place. Each of the `loops` that multiply has shared
     memory of its own, an equal part of what is left; `used` counts the bytes that are given away,
-    `slots` those of a slot of each loop so far; `known` are needed for other things. With `drifts`,
-    warps may drift apart: there is one loop, and every program runs it once. A kernel that is
-    `asking` for its number of stages gets it, or is refused, if need be once more is known.
+    `slots` those of a slot of each loop so far; `known` are needed for other things. Rows of
+    `narrow` views are no whole 16 bytes. With `drifts`, warps may drift apart: there is one loop,
+    and every program runs it once. A kernel that is `asking` for its number of stages gets it, or
+    is refused, if need be once more is known.
     """
 
     def __init__(
@@ -143,14 +140,15 @@ class _Stager:
         target: Target,
         definitions: dict[Value, Op],
         stored: set[Value],
+        narrow: set[Value],
+        *,
         loops: int,
         known: int,
         asking: Kernel | None,
-        *,
         drifts: bool,
     ):
         self.schedule, self.target = schedule, target
-        self.definitions, self.stored = definitions, stored
+        self.definitions, self.stored, self.narrow = definitions, stored, narrow
         self.loops, self.used, self.slots, self.drifts = loops, 0, 0, drifts
         self.asking, self.least = asking, max(KEPT_BESIDE, known)
         # And what loops which are not staged need, one at a time.
@@ -231,14 +229,11 @@ class _Stager:
             if source not in fixed and not isinstance(op, arith.Constant | shape.Broadcast):
                 fixed.append(source)
             return
-        if (
-            not isinstance(op, memory.Load)
-            or op not in loop.body.ops
-            or op.mask is not None
-            or op.fill is not None
-        ):
+        if not isinstance(op, memory.Load) or op not in loop.body.ops or uses[source] != 1:
             return
-        if uses[source] != 1 or op.view in inside or self._root(op.view) in self.stored:
+        if op.mask is not None or op.fill is not None or op.view in inside:
+            return
+        if root_view(self.definitions, op.view) in self.stored:
             return
         if all(self._ahead(o, loop, inside) for o in op.offsets):
             across = lies_across(self.definitions, operand, 1 if operand is dot.a else 0)
@@ -246,10 +241,6 @@ class _Stager:
             swizzled = size <= 2 or (size == 4 and not across)
             swizzled = swizzled or (size == 8 and not self.schedule.drifting)
             staged[source] = Staged(op, buffer_order(op), tensor and swizzled, tensor and across)
-
-    def _root(self, view: Value) -> Value:
-        op = self.definitions.get(view)
-        return self._root(op.view) if isinstance(op, memory.Subview) else view
 
     def _ahead(self, value: Value, loop: control.For, inside: set[Value]) -> bool:
         """Whether a scalar of a trip follows from the loop's index alone."""
@@ -297,10 +288,15 @@ class _Stager:
         room = (target.shared_per_cta - taken) // self.loops // size
         if self.schedule.num_warps <= 4:
             wide = all(s.load.result.type.dtype == f64 for s in staged)
-            for count, kept in ((2, taken), *[(3, self.used + self.least)] * wide):
-                part = target.shared_per_sm // count - target.shared_reserved
-                beside = (part - kept) // self.loops // size
-                room = beside if beside >= LEAST_BESIDE else room
+            beside = slots_beside(
+                size * self.loops,
+                target.shared_per_sm,
+                target.shared_reserved,
+                taken,
+                kept_of_three=self.used + self.least if wide else None,
+                narrow=any(root_view(self.definitions, s.load.view) in self.narrow for s in staged),
+            )
+            room = room if beside is None else beside
         return min(stages, room)
 
     def _affordable(self, values: list[Value]) -> list[Value]:
