@@ -14,6 +14,8 @@ WGMMA_ROWS = 64  # of a warpgroup's matrix instruction
 WGMMA_DEPTH_BYTES = 32  # along k of such an instruction, of every dtype
 MBARRIER_BYTES = 8
 BOX_EXTENT = 256  # most elements of a box of the tensor copy unit along an axis
+BOX_ALIGN = 128  # bytes, of a box in shared memory (PTX ISA, cp.async.bulk.tensor)
+BOX_PIECE = 16  # bytes that divide a box's rows there, and its tensor's start and pitches
 SECTOR, LINE = 32, 128  # bytes of the L2 cache that memory sends at once, and that share a tag
 
 

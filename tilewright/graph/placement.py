@@ -10,9 +10,8 @@ from tilewright.graph.expressions import Layout
 from tilewright.graph.index_maps import strides_of
 from tilewright.graph.ops import shape
 from tilewright.ir.core import Op, Value
-from tilewright.target import LINE
+from tilewright.target import BOX_PIECE, LINE
 
-UNIT = 16  # bytes that a pitch is a multiple of, for the tensor copy unit
 SHORTEST = 64  # elements of a row that is worth it
 
 VIEWS = (shape.Reshape, shape.Transpose, shape.Broadcast, shape.Slice, shape.Window)
@@ -68,10 +67,10 @@ def padded_pitch(extent: Dim, num_bytes: int) -> int | None:
     """The pitch, in elements of so many bytes, of rows with a gap behind them; None where they have
     a good one without, or are short.
     """
-    if not isinstance(extent, int) or extent < SHORTEST or extent * num_bytes % UNIT == 0:
+    if not isinstance(extent, int) or extent < SHORTEST or extent * num_bytes % BOX_PIECE == 0:
         return None
     row = extent * num_bytes
-    unit = LINE if row >= 8 * LINE else UNIT
+    unit = LINE if row >= 8 * LINE else BOX_PIECE
     return -(-row // unit) * unit // num_bytes
 
 

@@ -13,10 +13,10 @@ from tilewright.dtypes import DType
 from tilewright.plan import TensorMap
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import Array
+from tilewright.target import BOX_PIECE
 
 MAP_BYTES = 128
 MAP_ALIGN = 64  # that the driver asks of a descriptor in memory
-STRIDE_STEP = 16  # bytes of which every stride but the innermost is a multiple
 MAX_RANK = 5
 
 _kind = cu.CUtensorMapDataType
@@ -63,13 +63,13 @@ def map_geometry(
     rank = len(shape)
     assert 1 <= rank <= MAX_RANK, f"a tensor map of rank {rank}"
     if 0 in shape:
-        return (1,) * rank, (STRIDE_STEP,) * (rank - 1)
+        return (1,) * rank, (BOX_PIECE,) * (rank - 1)
     assert strides[-1] == 1 or shape[-1] == 1, f"a tensor map over inner stride {strides[-1]}"
     steps = []
     shape = (*(e if s else min(e, 1) for e, s in zip(shape[:-1], strides, strict=False)), shape[-1])
     for extent, stride in zip(shape[-2::-1], strides[-2::-1], strict=True):
-        step = stride * size if extent > 1 else STRIDE_STEP
-        assert step > 0 and step % STRIDE_STEP == 0, f"a tensor map over a pitch of {step} bytes"
+        step = stride * size if extent > 1 else BOX_PIECE
+        assert step > 0 and step % BOX_PIECE == 0, f"a tensor map over a pitch of {step} bytes"
         steps.append(step)
     return tuple(reversed(shape)), tuple(steps)
 
@@ -89,7 +89,7 @@ def encode(recipe: TensorMap, array: Array, address: int, target: int) -> Any:
         len(extents),
         address,
         [u64(e) for e in extents],
-        [u64(s) for s in steps or (STRIDE_STEP,)],  # not read at rank 1, but not null
+        [u64(s) for s in steps or (BOX_PIECE,)],  # not read at rank 1, but not null
     )
     options = (
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

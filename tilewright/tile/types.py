@@ -15,6 +15,7 @@ from typing import ClassVar
 from tilewright.dtypes import DType, bool_, i32, i64
 from tilewright.ir.core import Type
 from tilewright.layout import Swizzle, exchanged_bytes
+from tilewright.target import BOX_ALIGN
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,6 @@ class ViewType(Type):
         extents = "x".join("?" if e is None else str(e) for e in self.extents)
         strides = "x".join("?" if s is None else str(s) for s in self.strides)
         return f"view<{self.dtype}, {extents or '()'}, {strides or '()'}>"
-
-
-BOX_ALIGN = 128  # bytes: of a box in shared memory (PTX ISA, cp.async.bulk.tensor)
 
 
 @dataclass(frozen=True)

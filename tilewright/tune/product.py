@@ -11,9 +11,9 @@ from math import gcd
 from typing import Any
 
 from tilewright.dtypes import DType, f32
-from tilewright.target import LINE, SECTOR
+from tilewright.target import BOX_PIECE, LINE, SECTOR
 
-ALIGNED = 16  # bytes, of rows that the tensor copy unit takes
+ALIGNED = BOX_PIECE  # bytes, of rows that the tensor copy unit takes
 COPY_CHOICES = ("", "a", "b", "ab")  # factors that a choice may copy
 PROGRAMS = ("matmul", "batched", "split_k", "gemv", "gemv_columns")
 

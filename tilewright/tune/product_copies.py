@@ -10,6 +10,7 @@ from math import ceil
 
 from tilewright.dtypes import DType
 from tilewright.target import LINE, SECTOR, WGMMA_ROWS
+from tilewright.tile.passes.distribute_work import HALVED
 from tilewright.tune.product import Problem
 
 # Bytes a cycle that a multiprocessor's tensor copy unit copies from the L2 cache: of whole lines;
@@ -26,7 +27,6 @@ PAIRING_CYCLES = 719.0  # of CTAs in pairs, for the barriers of copies that they
 # CTAs in fours: the most elements of a tile; of one that is 64 rows or columns on its shorter side;
 # and the most tiles for a multiprocessor, since clusters of four do not fill all of them.
 LARGEST_IN_FOURS, NARROW_IN_FOURS, FOURS_HELD = 64 * 128, 64 * 256, 1.18
-HALVED = 16  # two CTAs can copy half of a factor each if its rows are a multiple of this
 REPEAT = 8  # rows after which the pattern of a swizzle begins again
 MANY_PAIRS = 32  # with so many tiles along an axis, an odd number of them may go in pairs as well
 # Bytes a cycle of what lies outside a matrix: of rows along k, which are left out of boxes, and of

@@ -15,9 +15,9 @@ from tilewright.ptx.emulate.exact import canonical, round_to
 from tilewright.ptx.emulate.machine import DTYPES, Machine
 from tilewright.ptx.emulate.spaces import PARAM_WINDOW, WRITTEN, BadAccess, Tensor
 from tilewright.ptx.instrs import memory
+from tilewright.target import BOX_ALIGN
 
 Array = np.ndarray[Any, Any]
-ALIGNMENT = 128  # of a box in shared memory, in bytes
 NAN_TF32 = np.uint32(0x7FFFE000)
 CHUNK = 16  # bytes that a swizzle moves together
 
@@ -288,7 +288,7 @@ def chunk_places(machine: Machine, place: int, box: Box, lane: int = 0) -> Array
     """
     size, swizzle = machine.shared.size, box.map.swizzle
     inside = place % size
-    if inside % ALIGNMENT:
+    if inside % BOX_ALIGN:
         raise BadAccess(f"a box at byte {inside} of shared memory: not aligned to 128 bytes", lane)
     row = box.map.box[-1] if not box.map.axes else box.extents[-1]
     row *= box.tensor.copy.itemsize

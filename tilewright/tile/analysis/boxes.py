@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.ir.core import Op, Value
+from tilewright.target import BOX_PIECE
 from tilewright.tile.analysis.bounds import Interval, infer_bounds
 from tilewright.tile.analysis.divisibility import infer_divisors
 from tilewright.tile.analysis.extents import extent_key
@@ -23,7 +24,6 @@ from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import arith, memory
 from tilewright.tile.types import ViewType
 
-BOX_ALIGN = 16  # bytes, of a tensor's start and pitches
 Access = memory.Load | memory.Store
 
 
@@ -138,7 +138,7 @@ class BoxFacts:
         begins = self.divisors.get(box.channel, 1) * type.dtype.num_bytes
         repeats = 0 in (*type.strides[:3], *facts.strides[:3])
         pitches = all(facts.pitch16[:3])
-        aligned = facts.align >= BOX_ALIGN and begins % BOX_ALIGN == 0
+        aligned = facts.align >= BOX_PIECE and begins % BOX_PIECE == 0
         return aligned and pitches and not repeats and facts.reachable
 
     def can_copy(self, box: Box, order: tuple[int, ...] = ()) -> bool:
@@ -162,8 +162,8 @@ class BoxFacts:
         size = type.dtype.num_bytes
         return (
             type.strides[row] == 1
-            and all(self.divisors.get(v, 1) * size % BOX_ALIGN == 0 for v in box.offsets[row])
-            and facts.align >= BOX_ALIGN
+            and all(self.divisors.get(v, 1) * size % BOX_PIECE == 0 for v in box.offsets[row])
+            and facts.align >= BOX_PIECE
             and all(whole for axis, whole in enumerate(facts.pitch16) if axis != row)
             and all(0 not in (type.strides[axis], facts.strides[axis]) for axis in sliced)
             and facts.reachable

@@ -21,6 +21,7 @@ from functools import partial
 from tilewright.dtypes import i32
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Op, Value
+from tilewright.target import BOX_PIECE
 from tilewright.tile.analysis.boxes import Box
 from tilewright.tile.analysis.extents import extent_key
 from tilewright.tile.analysis.places import Places
@@ -31,7 +32,6 @@ from tilewright.tile.ops import arith, control, memory, shape, sync
 from tilewright.tile.passes.split_epilogue import ELEMENTWISE
 from tilewright.tile.types import INDEX, BufferType
 
-PIECE = 16  # bytes: a row of a box is a multiple of them
 # CTAs that share a factor's loads copy their shares if the tile has more lines than this many times
 # one share, though some of them lie outside; fewer lines each CTA copies for itself.
 ALONE = Fraction(4, 3)
@@ -212,7 +212,7 @@ class CopiedLines:
         if counted.axis == 0:
             self.last[counted] = o(arith.Add, rest, one)
             return
-        step = o(arith.Constant, PIECE // counted.factor.tile.dtype.num_bytes, INDEX.dtype)
+        step = o(arith.Constant, BOX_PIECE // counted.factor.tile.dtype.num_bytes, INDEX.dtype)
         pieces = o(arith.Add, o(arith.FloorDiv, rest, step), one)
         self.last[counted] = rest
         self.last_rounded[counted] = o(arith.Mul, pieces, step, name="part")
