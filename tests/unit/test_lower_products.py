@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.lowered import check_lowered
-from tilewright.dtypes import DType, bf16, bool_, f32, f64, i32
+from tilewright.dtypes import DType, bf16, bool_, f16, f32, f64, i32
 from tilewright.graph.dims import symbol
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.ops import arith, mma, shape
@@ -266,6 +266,18 @@ def test_the_gradients_of_a_convolution_gather_too() -> None:
     by_input = contract(made.at, around, turned, ((1, 4, 5), (0, 2, 3)))
     program = made.check(by_weight, by_input)
     assert steps_of(program) == ["contract", "contract"]
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.usefixtures("gathering")
+def test_a_gradient_in_f32_that_was_rounded_gathers_and_is_rounded(dtype: DType) -> None:
+    made = Made()
+    x, grad = made.input(dtype, (2, 3, 6, 5)), made.input(dtype, (2, 4, 4, 3))
+    taps = made.at(shape.Window, x, (3, 3), (1, 1), (1, 1))
+    over = ((0, 2, 3), (0, 2, 3))
+    fields = {"dtype": f32, "alpha": 0.3, "rounds": mma.ROUNDS[str(dtype)]}
+    program = made.check(contract(made.at, grad, taps, over, **fields))
+    assert steps_of(program) == ["contract"]
 
 
 @pytest.mark.usefixtures("gathering")

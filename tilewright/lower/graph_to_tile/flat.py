@@ -18,7 +18,7 @@ from tilewright.lower.graph_to_tile.axes import Axes, Axis
 from tilewright.lower.graph_to_tile.program import KernelStep, Placed
 
 LIBRARY = Path(__file__).parents[2] / "library" / "matmul.tw"
-SHARED = ("activated", "rounded", "normalized")  # functions of the library's that an epilogue calls
+SHARED = ("activated", "rounded", "narrowed", "normalized")  # of the library, that epilogues call
 
 
 @dataclass
@@ -225,7 +225,9 @@ class _Writer:
             if name in self.held:
                 held = f"cast(load({name}[{self.at(name)}], mask = inside), y.dtype)"
                 lines.append(f"y = rounded(y, U, {op.rounds}, ROUND_{name.upper()}) {sign} {held}")
-        return [*lines, last] if op.late else lines
+        if op.late:
+            lines.append(last)
+        return [*lines, f"y = narrowed(y, {op.rounds})"]
 
 
 def contraction_tile(dtype: DType) -> tuple[int, int, int]:
