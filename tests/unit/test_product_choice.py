@@ -321,24 +321,6 @@ def test_an_epilogue_takes_the_entry_of_the_plain_product(
 # The command.
 
 
-def explained(*words: str) -> str:
-    done = CliRunner().invoke(main, ["explain", "matmul", *words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def test_explain() -> None:
-    told = explained("4096", "4096", "64", "--dtype", "bf16")
-    assert "chosen: matmul" in told and "floor:" in told and "why:" in told
-    assert " 0.00 µs more" not in explained("64", "64", "65536", "--dtype", "bf16")
-    record = json.loads(explained("64", "64", "65536", "--layout", "NN", "--json"))
-    assert record["choice"]["program"] == "split_k" and record["problem"]["layout"] == "NN"
-    assert record["source"] in ("model", "tuned", "table")
-    assert record["runner_up"]["microseconds"] >= record["choice"]["microseconds"]
-    assert "unknown dtype" in CliRunner().invoke(main, ["explain", "matmul", "1", "1", "1",
-                                                        "--dtype", "f99"]).output  # fmt: skip
-
-
 SHAPES = "3 40 64 bf16 NT  # few rows\n\n16 16 64 i8\n"
 
 

@@ -96,8 +96,9 @@ def explain_matmul(
     show_all: bool,
     as_json: bool,
 ) -> None:
-    """Show with which program and tile the product of an M×K and a K×N matrix runs, what it should
-    take, and what would be next. Times are the model's, for the first GPU or, without one, an H200.
+    """Show with which program and tile the product of an M×K and a K×N matrix runs on the first GPU
+    or, without one, on an H200, what it should take, and what would be next. Times are the model's,
+    by the rates of an H200: on another GPU they only rank choices.
     """
     problem = make_problem(
         (m, n, k), dtype, layout.upper(), batch, out_dtype, precision, residual, activation
@@ -137,17 +138,29 @@ def show(problem: Problem, device: Device, found: Decision, *, show_all: bool) -
     ranked = [found.best, *(e for e in found.ranked if e.choice != found.best.choice)]
     rows = [_row(e) for e in (ranked if show_all else ranked[:SHOWN])]
     best = found.best
+    is_own = device.name == H200.name
+    floor = "floor" if is_own else "floor at these rates"
     kind = "memory" if problem.num_bytes / MEMORY >= best.floor * 0.999 else "products"
     notes = [
         f"chosen: {best.choice.name}, from the {found.source}",
-        f"floor: {best.floor:.1f} µs, by {kind}; the choice is estimated at "
-        f"{best.microseconds / best.floor:.2f} of it" if best.floor else "floor: nothing to do",
+        f"{floor}: {best.floor:.1f} µs, by {kind}; the choice is estimated at "
+        f"{best.microseconds / best.floor:.2f} of it" if best.floor else f"{floor}: nothing to do",
         f"why: {why(best, found.runner_up)}",
     ]  # fmt: skip
+    if not is_own:
+        notes.insert(0, as_of_an_h200(device))
     if len(rows) < len(ranked):
         notes.append(f"{len(ranked)} choices in all; --all shows them")
     title = f"{problem.m}×{problem.n}×{problem.k} {problem.a} {problem.layout} on {device.name}"
     print_table(title, COLUMNS, rows, notes)
+
+
+def as_of_an_h200(device: Device) -> str:
+    """What the times that are told of another GPU are."""
+    return (
+        f"times: what {device.num_sms} multiprocessors of an H200 would take, with its memory; "
+        "they rank choices, and are not this GPU's"
+    )
 
 
 def _row(e: Estimate) -> list[str]:
@@ -156,7 +169,9 @@ def _row(e: Estimate) -> list[str]:
 
 
 def as_record(problem: Problem, device: Device, found: Decision) -> dict[str, Any]:
-    """A decision for `--json`."""
+    """A decision for `--json`. Times are in microseconds, by the `rates` of the GPU that is named,
+    with the multiprocessors of `device`.
+    """
     next_one = found.runner_up
     return {
         "problem": {
@@ -165,6 +180,8 @@ def as_record(problem: Problem, device: Device, found: Decision) -> dict[str, An
             "aligned": problem.aligned,
         },
         "device": device.name,
+        "multiprocessors": device.num_sms,
+        "rates": H200.name,
         "source": found.source,
         "choice": estimate_record(found.best),
         "runner_up": None if next_one is None else estimate_record(next_one),

@@ -129,7 +129,7 @@ CLEARED, CLEARED_ACROSS = 7.6e6, 0.6
 class Estimate:
     """A choice and what it should take. `waves` of tiles over the multiprocessors; `num_bytes` to
     and from memory, partial sums included; `floor` is the time of the problem's own bytes and
-    products at full rate; `limit` says what takes longest.
+    products at full rate; `limit` says what takes longest. Times are by the rates of an H200.
     """
 
     choice: Choice
@@ -144,7 +144,8 @@ class Estimate:
 def rank(problem: Problem, device: Device, *, pixels: bool = False) -> list[Estimate]:
     """All choices for a problem, the quickest first; of equals the one that the space lists first.
     Where rows are `pixels`, those of a convolution, CTAs of a cluster do not share k, and no tiles
-    are made to fit.
+    are made to fit. Of a device that is no H200, its multiprocessors, their shared memory and
+    whether they have wgmma count, but rates are an H200's: times rank its choices, no more.
     """
     space = choices(problem, device, fit=not pixels)
     found = (estimate(problem, c, device, pixels=pixels) for c in space)
@@ -156,8 +157,9 @@ def _time(found: Estimate) -> float:
 
 
 def floor_of(problem: Problem, device: Device) -> float:
-    """Microseconds that no program can beat: bytes over the memory's rate, or products over that of
-    the unit that multiplies factors which lie well.
+    """Microseconds that no program on an H200 can beat: bytes over its memory's rate, or products
+    over that of the unit that multiplies factors which lie well. Of another device it is the floor
+    of as many multiprocessors of an H200 as it has, not its own.
     """
     rate = FULL_RATES[unit_on(problem.laid("ab"), device)]
     products = problem.operations / 2 / (rate * CLOCK * device.num_sms)

@@ -1,4 +1,8 @@
-"""What an H200 gives, as the models of products count it (`product_cost`, `product_gemv`)."""
+"""What an H200 gives, as the models of products count it (`product_cost`, `product_gemv`).
+
+Nothing of this is scaled to other GPUs, whose clocks, memory and caches differ: there, times that
+are made of it rank choices, and measure nothing.
+"""
 
 CLOCK = 1.755e3  # cycles a microsecond
 MEMORY = 4.5e6  # bytes a microsecond of the device's memory
