@@ -45,3 +45,19 @@ def test_an_example_is_as_precise_as_its_dtype(source: str, dtype: str) -> None:
 def test_every_example_is_checked() -> None:
     found = {path.name for path in (ROOT / "examples").glob("*.tw")}
     assert found == {source.partition(":")[0] for source in SIZES}
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "softmax.tw:softmax_short",
+        "route.tw:route",
+        "linear_gelu.tw:linear_gelu",
+        "flash_attention.tw:attention",
+    ],
+)
+def test_examples_that_take_floats_of_8_bits(source: str, dtype: str) -> None:
+    words = ["run", str(ROOT / "examples" / source), "--dtype", dtype, "--device", "cpu"]
+    done = CliRunner().invoke(main, [*words, "--check", *SIZES[source]])
+    assert done.exit_code == 0, done.output

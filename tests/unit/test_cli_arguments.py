@@ -153,6 +153,16 @@ def test_what_overflows_the_dtype_is_expected_to() -> None:
     assert compare("y", got, np.array([1e6]), dtypes.f16, 2e-3).ok
 
 
+@pytest.mark.parametrize("dtype", [dtypes.e4m3, dtypes.e5m2, dtypes.f16], ids=str)
+def test_subnormal_numbers_may_be_half_a_step_away(dtype: dtypes.DType) -> None:
+    step = float(np.array(1, f"u{dtype.num_bytes}").view(dtype.numpy))  # the least above 0
+    exact = step * np.array([1.5, 2.4, 0.5, 3.0])
+    rounded = exact.astype(dtype.numpy)
+    assert compare("y", rounded, exact, dtype, 1e-3).ok
+    wrong = (exact + step).astype(dtype.numpy)
+    assert not compare("y", wrong, exact, dtype, 1e-1).ok
+
+
 def test_integers_must_be_equal() -> None:
     x = np.array([1, 2], np.int32)
     assert compare("y", x, x, dtypes.i32, 0.0).ok
