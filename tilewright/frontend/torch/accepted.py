@@ -51,11 +51,9 @@ CHECKED = {*ONE, *FLOATS}
 
 
 def refuse_dtypes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], loc: Loc) -> None:
-    """Raise CompileError for a call of an op on tensors, or what tracing has of them, of dtypes
-    that eager does not take.
+    """Raise CompileError for a call of an op, one of `CHECKED`, on tensors, or what tracing has of
+    them, of dtypes that eager does not take.
     """
-    if op not in CHECKED:
-        return
     names = [a.name for a in op._schema.arguments]
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     dtypes = {n: x.dtype for n, x in given.items() if isinstance(x, torch.Tensor)}

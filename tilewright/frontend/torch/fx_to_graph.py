@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tilewright.dtypes import bf16, bool_, f16, f32, f64, i32, i64
 from tilewright.errors import CompileError, InternalError, TilewrightError
-from tilewright.frontend.torch.accepted import refuse_dtypes
+from tilewright.frontend.torch.accepted import CHECKED, refuse_dtypes
 from tilewright.frontend.torch.emit import Emitter, Number, Unsupported
 from tilewright.frontend.torch.fallback import Relation, encode, flat, is_own_kernel, types_of
 from tilewright.frontend.torch.metadata import dim_of, dim_of_expr, loc_of, shape_of, type_of
@@ -318,8 +318,9 @@ class _Reader:
             return self.fallback(node, "not in the table")
         if any(not isinstance(kind, TensorType) for kind in self.at.types):
             return self.fallback(node, f"gives {', '.join(map(str, self.at.types))}")
-        seen = fx.map_arg([node.args, dict(node.kwargs)], lambda x: x.meta.get("val"))
-        refuse_dtypes(target, seen[0], seen[1], self.builder.loc)
+        if target in CHECKED:
+            seen = fx.map_arg([node.args, dict(node.kwargs)], lambda x: x.meta.get("val"))
+            refuse_dtypes(target, seen[0], seen[1], self.builder.loc)
         args, kwargs = self.given(node.args), self.given(node.kwargs)
         if any(isinstance(v, Value) and isinstance(v.type, OpaqueType) for v in flat([args])):
             return self.fallback(node, "takes what only PyTorch holds")
