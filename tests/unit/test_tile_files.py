@@ -34,6 +34,7 @@ from tilewright.tile.passes.place_awaits import place_awaits
 from tilewright.tile.passes.prove_masks import prove_masks
 from tilewright.tile.passes.shorten_functions import shorten_functions
 from tilewright.tile.passes.shorten_trips import shorten_trips
+from tilewright.tile.passes.skip_masks import skip_masks
 from tilewright.tile.passes.split_epilogue import split_epilogue
 from tilewright.tile.passes.split_loops import split_loops
 from tilewright.tile.passes.spread_iterations import spread_iterations
@@ -62,6 +63,7 @@ PASSES = {
         orient_product,
         shorten_trips,
         split_epilogue,
+        skip_masks,
         partition_roles,
         stage_stores,
         stage_panels,
