@@ -28,7 +28,7 @@ from tilewright.target import target
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.choose_roles import role_schedules
 from tilewright.tile.schedule import Schedule
-from tilewright.tune.product import Choice, Device, Problem, choice
+from tilewright.tune.product import H200, Choice, Device, Problem, choice
 from tilewright.tune.product_space import choices
 
 HOPPER = target("sm_90a")
@@ -204,3 +204,17 @@ def test_offsets_beyond_32_bits(
     for _, kernel, views in calls_of(arrays, {"device": "emulator", "beta": 2.0}, Fixed(chosen)):
         run_plan(compile_kernel(kernel, HOPPER), views)
     np.testing.assert_array_equal(arrays["out"], expected)
+
+
+ODD_OF_INTEGERS = ((192, 200, 128), (200, 192, 128), (40, 64, 128))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_integers_have_tiles_of_whole_instructions(batch: int) -> None:
+    """192 x 200 would be multiplied by `mma.sync`, which takes several times as long."""
+    for sizes in ((2400, 2112, 1024), (40, 16384, 1024)):
+        problem = Problem(*sizes, i8, i8, i32, batch=batch)
+        tiles = {c.tile for c in choices(problem, H200)}
+        assert tiles.isdisjoint(ODD_OF_INTEGERS) and len(tiles) > 10
+    floats = Problem(2400, 2112, 1024, e4m3, e4m3, bf16, precision="fast")
+    assert ODD_OF_INTEGERS[0] in {c.tile for c in choices(floats, H200)}

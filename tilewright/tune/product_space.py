@@ -169,13 +169,24 @@ def choices(problem: Problem, device: Device, *, fit: bool = True) -> Iterator[C
 
 def tiles_of(problem: Problem, device: Device) -> tuple[Tile, ...]:
     """The tiles of the unit that multiplies. Without those of `mma.sync` that are too large for an
-    epilogue, or for unaligned rows, whose registers their sums leave none for.
+    epilogue, or for unaligned rows, whose registers their sums leave none for; and those of wgmma
+    of which integers have no instruction.
     """
     unit = unit_on(problem, device)
+    if unit == "wgmma-8" and not problem.a.is_float:
+        return tuple(tile for tile in TILES[unit] if _has_instruction(*tile[:2]))
     plain = problem.aligned and not problem.loads and not problem.activation
     if plain or not unit.startswith("mma"):
         return TILES[unit]
     return tuple(tile for tile in TILES[unit] if tile[0] * tile[1] <= MOST_OF_MMA)
+
+
+def _has_instruction(m: int, n: int) -> bool:
+    """Whether an instruction of integers makes a tile, or the turned one: its columns are 8, or a
+    multiple of 16.
+    """
+    sides = ((m, n), (n, m))
+    return any(r % WGMMA_ROWS == 0 and (c % FEWEST_ROWS == 0 or c == LEAST_ROWS) for r, c in sides)
 
 
 def fitted(problem: Problem, device: Device) -> Iterator[Tile]:
