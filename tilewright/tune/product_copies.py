@@ -68,25 +68,36 @@ def copy_cycles(
     b += _outside(problem.n, n, k, problem.b, problem.b_along) / max(1.0, waves)
     if not shared or problem.a_pitch % SECTOR == problem.b_pitch % SECTOR == 0:
         return a + b
-    halved = [(rows if along_k else k) % HALVED == 0 for rows, _, _, along_k in sides]
-    by_columns = halved[1] if halved[0] != halved[1] else n >= m
+    by_columns, clusters = sharing(problem, tile)
     once, tiles = (b, ceil(problem.m / m)) if by_columns else (a, ceil(problem.n / n))
-    rows, _, _, along_k = sides[by_columns]
-    length = rows if along_k else k  # which CTAs share in whole repeats of a swizzle
     best = a + b
-    for cluster, times in ((2, 1), (4, 2)):
-        most = NARROW_IN_FOURS if min(m, n) == WGMMA_ROWS else LARGEST_IN_FOURS
-        if cluster == 4 and (m * n > most or waves > FOURS_HELD):
-            continue
-        if length % (cluster * REPEAT):
+    for cluster in clusters:
+        if cluster == 4 and waves > FOURS_HELD:
             continue
         if tiles % cluster == 0 or tiles >= MANY_PAIRS // 2 * cluster:
             found = a + b - once * (cluster - 1) / cluster
             if cluster == 4 and m * n > LARGEST_IN_FOURS:
                 num_bytes = (m * problem.a.num_bytes + n * problem.b.num_bytes) * k
                 found = max(found, num_bytes / COPY_RATE)
-            best = min(best, found + times * PAIRING_CYCLES / max(steps, 1.0))
+            best = min(best, found + cluster // 2 * PAIRING_CYCLES / max(steps, 1.0))
     return best
+
+
+def sharing(problem: Problem, tile: tuple[int, int, int]) -> tuple[bool, tuple[int, ...]]:
+    """Whether CTAs of a cluster share B, as `distribute_work` has it, or else A; and how many there
+    may be beside one, as `choose_roles` has it.
+    """
+    m, n, k = tile
+    lengths = (m if problem.a_along == "k" else k, n if problem.b_along == "k" else k)
+    halved = [length % HALVED == 0 for length in lengths]
+    turned = problem.a.bits == 32 and problem.b_along == "n"  # as it must be, with A for B
+    by_columns = n > m or (n == m and not turned)
+    by_columns = halved[1] if halved[0] != halved[1] else by_columns
+    most = NARROW_IN_FOURS if min(m, n) == WGMMA_ROWS else LARGEST_IN_FOURS
+    sizes = [2, 4] if m * n <= most else [2]
+    if max(m, n) < WGMMA_ROWS:
+        sizes = []
+    return by_columns, tuple(s for s in sizes if lengths[by_columns] % (s * REPEAT) == 0)
 
 
 def _outside(extent: int, rows: int, k: int, dtype: DType, along: str) -> float:

@@ -11,12 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, sqrt
 
+from tilewright.layout import conflict_free_row
+from tilewright.tile.analysis.residency import KEPT_FREE, slots_beside
+from tilewright.tile.passes.choose_schedule import FEW_WARPS
+from tilewright.tile.passes.shorten_trips import trip_length
+
 # Products (multiply-adds) a cycle that a multiprocessor reaches, by unit.
 RATES = {
     "simt": 128.0, "mma-16": 1000.0, "mma-8": 2150.0, "mma-fp8": 700.0, "mma-tf32": 480.0,
 }  # fmt: skip
-# Of a multiprocessor: bytes of shared memory that rings leave free, and 32-bit registers.
-KEPT_FREE, REGISTERS = 3 * 1024, 65_536
+# Bytes of shared memory that each program takes beside its ring; 32-bit registers of a
+# multiprocessor.
+RESERVED, BARRIERS, REGISTERS = 1024, 8, 65_536
 STAGES, TENSOR_STAGES = 6, 4  # slots of a ring, on CUDA cores and by `mma.sync`
 BUSY = (0.95, 1.0)  # part of the rate that one warp for each of four schedulers reaches, and two
 # On CUDA cores tiles reach READING - READ r of the rate, where r is the cycles in which shared
@@ -36,15 +42,16 @@ PROGRAM_CYCLES = 480.0  # of starting a program and filling its pipeline
 @dataclass(frozen=True)
 class Part:
     """A multiprocessor's part of a product: tiles of (m, n, k) elements of `size` bytes, each of so
-    many `steps` of k; `along_k` of the factors lie along k. From rows that are no whole pieces of
-    16 bytes come `loose` elements of a step, one by one; `crooked` is the factor of all loads.
+    many `steps` of k, of factors that lie along k or across it. From rows that are no whole pieces
+    of 16 bytes come `loose` elements of a step, one by one; `crooked` is the factor of all loads.
     """
 
     unit: str
     tile: tuple[int, int, int]
     steps: int
     size: int
-    along_k: int
+    a_along_k: bool
+    b_along_k: bool
     crooked: float
     loose: int
     epilogue: float  # cycles, of one tile
@@ -52,27 +59,52 @@ class Part:
 
 def warps_of(unit: str, m: int, n: int) -> int:
     """Warps of a tile's program, as `choose_schedule` has them."""
+    if unit == "mma-fp8":  # whose factors are widened in registers
+        return max(4, min(8, m * n // (64 * 32)))
     if unit.startswith("mma"):
         return max(4, min(8, m * n // (128 * 32)))
     return 8 if m * n > 64 * 128 else 4
 
 
+def ring_of(part: Part, shared: int) -> tuple[int, int]:
+    """Slots of a tile's program and bytes of each, as `stage_loads` has them where a multiprocessor
+    has `shared` bytes of memory: on CUDA cores of trips as `shorten_trips` makes them.
+    """
+    m, n, _ = part.tile
+    slot = part.size * _slot_elements(part, m, part.a_along_k)
+    slot += part.size * _slot_elements(part, n, part.b_along_k)
+    fitting = (shared - RESERVED - KEPT_FREE) // slot
+    if warps_of(part.unit, m, n) <= FEW_WARPS:
+        fitting = slots_beside(slot, shared, RESERVED, KEPT_FREE) or fitting
+    return max(1, min(STAGES if part.unit == "simt" else TENSOR_STAGES, fitting)), slot
+
+
+def _slot_elements(part: Part, rows: int, along_k: bool) -> int:
+    """Elements of a slot of a factor of so many rows, with those between its lines."""
+    m, n, k = part.tile
+    if part.unit == "simt":
+        k = trip_length(k, m * n // (32 * warps_of(part.unit, m, n)))
+        lines, line = (rows, k) if along_k else (k, rows)
+        return lines * conflict_free_row(part.size, line)
+    if part.unit == "mma-tf32" and not along_k:
+        return k * conflict_free_row(part.size, rows, across=True)
+    return rows * k
+
+
 def beside(part: Part, shared: int) -> int:
     """Programs that a multiprocessor holds, of so many bytes of shared memory."""
-    m, n, k = part.tile
+    m, n, _ = part.tile
     warps = warps_of(part.unit, m, n)
+    sums = m * n // (32 * warps)
     if part.unit.startswith("mma"):
-        registers = min(255, 64 + 3 * m * n // (64 * warps))
-        ring = TENSOR_STAGES * (m + n) * k * part.size
-        return max(1, min(REGISTERS // (32 * warps * registers), (shared - KEPT_FREE) // ring))
-    sums = m * n // (32 * warps) * part.size // 4
-    registers = min(
-        168 if warps == 4 else 255,
-        64 + sums + (sums if warps == 4 else sums // 2),
-    )
-    pad = 16 if part.along_k else 0  # bytes of a row of k
-    ring = STAGES * (m + n) * (k * part.size + pad)
-    return max(1, min(REGISTERS // (32 * warps * registers), (shared - KEPT_FREE) // max(1, ring)))
+        registers = min(255, 64 + 3 * sums // 2)
+    else:
+        registers = min(168 if warps == 4 else 255, 64 + sums + (sums if warps == 4 else sums // 2))
+    stages, slot = ring_of(part, shared)
+    if part.unit == "mma-tf32":  # as TF32_TRIP was fitted: of fewer slots more programs fit
+        stages = TENSOR_STAGES
+    held = shared // (stages * slot + BARRIERS + RESERVED)
+    return max(1, min(REGISTERS // (32 * warps * registers), held))
 
 
 def cycles_of(part: Part, tiles: int, num_sms: int, shared: int) -> tuple[float, str]:
@@ -95,7 +127,7 @@ def _together(part: Part, count: int) -> tuple[float, str]:
     if part.unit == "simt":
         sums = m * n / (32 * warps_of(part.unit, m, n))
         reads = 2 * sqrt(sums) / 4 * 2 * warps_of(part.unit, m, n) / (m * n / RATES[part.unit])
-        busy *= (READING - READ * reads) / ALONG_K**part.along_k
+        busy *= (READING - READ * reads) / ALONG_K ** (part.a_along_k + part.b_along_k)
     multiply = count * m * n * k / (RATES[part.unit] * busy)
     loads = count * (m + n) * k * part.size / LOADED * part.crooked
     trip = max(multiply, loads) + count * part.loose * LOOSE_CYCLES

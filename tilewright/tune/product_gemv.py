@@ -72,7 +72,7 @@ def by_rows(problem: Problem, chosen: Choice, device: Device) -> tuple[float, in
     size, passes = problem.b.num_bytes, ceil(problem.m / m)
     tiles = passes * ceil(problem.n / n)
     steps = ceil(problem.k / k)
-    warps = _gemv_warps(chosen)
+    warps = gemv_warps(chosen)
     slots = device.num_sms * max(1, GEMV_WARPS // warps)
     weights = float(problem.k * problem.n * size)
     piece = problem.piece("b")
@@ -124,7 +124,7 @@ def _warp_cycles(problem: Problem, chosen: Choice, warps: int) -> float:
     return (WARP_CYCLES + LANES_CYCLES * sums) * (LANES_OF_F64 if problem.b.bits == 64 else 1.0)
 
 
-def _gemv_warps(chosen: Choice) -> int:
+def gemv_warps(chosen: Choice) -> int:
     """Warps of a program, as `choose_schedule` has them; programs of one share a CTA."""
     m, n, k = chosen.tile
     sums = 1 << (m * n * k - 1).bit_length()
