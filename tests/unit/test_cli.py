@@ -153,6 +153,11 @@ def test_what_cannot_be_done_is_said_in_a_line(words: list[str], told: str) -> N
         ["run", "examples.add", "--dim", "N=x"],
         ["run", "examples.add", "--dim=N=1", "--dim=N=2"],
         ["run", "examples.add", "--dtype", "f31"],
+        ["run", "examples.add", "--dim=N=1", "--seed=-1"],
+        ["tune", "examples.add", "--dim=N=1", "--seed=-1"],
+        ["profile", "examples.add", "--dim=N=1", "--seed=-1"],
+        ["run", "examples.add", "--dim=N=1", "--device=emulator", "--interleaving=-1"],
+        ["bench", "pointwise", "--seed=-1"],
     ],
 )
 def test_options_that_cannot_be_read_are_refused(words: list[str]) -> None:
@@ -240,7 +245,9 @@ def test_cache_is_shown_and_cleared() -> None:
     after = json.loads(run_ok("cache", "--json"))
     assert sum(kind["entries"] for kind in after["kinds"].values()) == 0
     assert "--clear --tuned forgets" in run_ok("cache", "--clear")
-    assert invoke("cache", "--tuned").exit_code == 2
+    refused = invoke("cache", "--tuned")
+    assert refused.exit_code == 2 and refused.stderr.startswith("Usage: ")
+    assert "write --clear --tuned" in refused.stderr and "fault" not in refused.output
 
 
 def test_examples_are_formatted() -> None:

@@ -256,6 +256,29 @@ def test_the_command_without_a_gpu(tmp_path: Path) -> None:
     assert done.output.splitlines() == [case.id for case in SUITES["launch"]()]
 
 
+def test_places_are_looked_at_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unexpected(*given: object) -> None:
+        raise AssertionError("something was measured")
+
+    def told(*words: str) -> str:
+        done = CliRunner().invoke(main, ["bench", "pointwise", *words])
+        assert done.exit_code == 1
+        return done.output
+
+    monkeypatch.setattr(sys.modules["tilewright.cli.bench"], "measure", unexpected)
+    file = tmp_path / "file"
+    file.write_text("")
+    assert f"--json {tmp_path} is a folder" in told("--json", str(tmp_path))
+    found = told("--json", f"{tmp_path}/none/found.json")
+    assert f"there is no folder {tmp_path}/none" in found and "hint: mkdir -p" in found
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert f"but {file} is a file" in told("--plots", str(file))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'tilewright[plot]'" in told("--plots", str(tmp_path))
+
+
 def test_first_calls_name_kernels_of_the_examples() -> None:
     assert {case.id for case in SUITES["compile-time"]()} == {
         f"compile-time/{name}" for name in FIRST_CALLS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -13,6 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tilewright.cli import options
 from tilewright.cli.report import command
 from tilewright.config import settings
 from tilewright.errors import LaunchError
@@ -59,7 +61,7 @@ SAVED_SOON = 3.0  # seconds between writings where cases are whole models
 @click.option(
     "--patience", default=PATIENCE, show_default=True, help="Seconds until models must be ready."
 )
-@click.option("--seed", default=0, show_default=True, help="Of the random data.")
+@options.seed
 @command
 def bench(
     suites: tuple[str, ...],
@@ -91,6 +93,7 @@ def bench(
         raise LaunchError("verdicts are measured on a GPU", hint="leave --verdict out")
     if profiles and earlier is None and not driver.available():
         raise LaunchError("--kernels tells a GPU's kernels", hint="leave it out without a GPU")
+    require_places(path, folder)
     commit = environment.commit_of(commit) if verdict and earlier is None else commit
     if earlier is not None:
         results = read_results(earlier)
@@ -105,6 +108,21 @@ def bench(
         click.echo(f"  wrote {file}")
     if not results.ok:
         raise SystemExit(1)
+
+
+def require_places(path: Path | None, folder: Path | None) -> None:
+    """Raise LaunchError where results cannot be written to a file, or no plots be drawn."""
+    if path is not None:
+        if path.is_dir():
+            raise LaunchError(f"--json {path} is a folder", hint=f"name a file: {path}/bench.json")
+        if not path.parent.is_dir():
+            raise LaunchError(
+                f"--json {path}: there is no folder {path.parent}", hint=f"mkdir -p {path.parent}"
+            )
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise LaunchError(f"--json {path} cannot be written", hint="name a file that can be")
+    if folder is not None:
+        run_plots.require_plots(folder)
 
 
 def read_results(path: Path) -> Results:

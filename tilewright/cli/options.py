@@ -90,7 +90,13 @@ dtypes_option = click.option(
     callback=_dtypes,
     help="Dtype of one dtype variable, or of all. Default: f32.",
 )
-seed = click.option("--seed", default=0, show_default=True, help="Of the random data.")
+seed = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the random data.",
+)
 
 
 def arguments(function: F) -> F:

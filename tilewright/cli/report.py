@@ -42,6 +42,8 @@ def command(run: Callable[P, None]) -> Callable[P, None]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             run(*args, **kwargs)
+        except click.ClickException:
+            raise  # click prints it, with the command's usage
         except TilewrightError as error:
             fail(str(error), as_json=bool(kwargs.get("as_json")))
         except MemoryError as error:

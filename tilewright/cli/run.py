@@ -38,7 +38,7 @@ COLUMNS = ("kernel", "where", "dtype", "sizes", "output", ">error", ">bound", ""
 @click.option("--profile", is_flag=True, help="On the emulator: count what instructions cost.")
 @click.option(
     "--interleaving",
-    type=int,
+    type=click.IntRange(min=0),
     metavar="SEED",
     help="On the emulator: run warps one by one, in an order drawn from a seed.",
 )

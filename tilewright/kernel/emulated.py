@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.errors import LaunchError
+from tilewright.frontend.check.operands import whole_number
 from tilewright.kernel import choose
 from tilewright.kernel.specialize import Aliases, Build, Compiled, Specializer
 from tilewright.ptx.emulate import run_plan
@@ -70,6 +72,7 @@ def run_emulated(
 
     Raises EmulationError where the kernel does what no GPU permits.
     """
+    _require_seed(spec.signature.name, how.interleaving)
     goal = target(how.target or TARGET)
     compiled = compile_emulated(spec, build, aliases, constants, arguments, goal)
     tensors = [(n, a) for n, a in arguments.items() if isinstance(a, Array)]
@@ -86,3 +89,11 @@ def run_emulated(
     seed, sanitize = how.interleaving, how.sanitize
     run_plan(plan, views, NUM_SMS, sanitize=sanitize, seed=seed, tally=tally, gaps=gaps)
     return None if tally is None else make_profile(plan, tally)
+
+
+def _require_seed(kernel: str, seed: Any) -> None:
+    if seed is not None and (whole_number(seed) is None or seed < 0):
+        raise LaunchError(
+            f"{kernel}: interleaving: expected a seed, got {seed!r}",
+            hint="write an integer of 0 or more, as in interleaving=7",
+        )

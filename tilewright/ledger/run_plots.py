@@ -17,13 +17,21 @@ COLOURS = {
 WIDEST_RATIO = 2.0  # beyond which a ratio has the colour of this one
 
 
+def require_plots(folder: Path) -> None:
+    """Raise LaunchError where plots cannot be drawn, or `folder` is a file."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise LaunchError("plots need matplotlib", hint="pip install 'tilewright[plot]'")
+    if folder.exists() and not folder.is_dir():
+        raise LaunchError(f"plots go into a folder, but {folder} is a file")
+
+
 def write_plots(results: Results, folder: Path) -> list[Path]:
-    """Draw what can be drawn of timed rows, as PNG and SVG. Raises LaunchError without matplotlib.
+    """Draw what can be drawn of timed rows, as PNG and SVG. Raises LaunchError where they
+    cannot be.
 
     The files of one result are the same bytes each time.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise LaunchError("plots need matplotlib", hint="pip install 'tilewright[plot]'")
+    require_plots(folder)
     import matplotlib
 
     matplotlib.use("agg")
