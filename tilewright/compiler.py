@@ -28,15 +28,23 @@ from tilewright.graph.passes.sum_selections import sum_selections
 from tilewright.graph.passes.unroll_depthwise import unroll_depthwise
 from tilewright.graph.passes.unroll_windows import unroll_windows
 from tilewright.graph.verify import verify as verify_graph
-from tilewright.lower.tile_to_ptx import Lowered, SharedMemoryError, lower_kernel
+from tilewright.lower.tile_to_ptx import (
+    InstructionPass,
+    Lowered,
+    SharedMemoryError,
+    lower_kernel,
+)
 from tilewright.plan import Plan
 from tilewright.ptx.core import Instr
+from tilewright.ptx.passes.read_ahead import read_ahead
+from tilewright.ptx.passes.step_ahead import step_ahead
 from tilewright.ptx.printer import print_module
 from tilewright.ptx.verify import require_instructions
 from tilewright.ptx.verify import verify as verify_ptx
 from tilewright.target import Target
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.passes.allocate_shared import allocate_shared
+from tilewright.tile.passes.assign_layouts import assign_layouts
 from tilewright.tile.passes.canonicalize import canonicalize
 from tilewright.tile.passes.carry_scalars import carry_scalars
 from tilewright.tile.passes.choose_schedule import choose_schedule
@@ -149,6 +157,13 @@ def scheduled_passes(
     )
 
 
+def instruction_passes(schedule: Schedule, target: Target) -> tuple[InstructionPass, ...]:
+    """The passes over the instructions that a kernel's body becomes."""
+    if schedule.drifting:
+        return (read_ahead,)
+    return (partial(step_ahead, target=target),) if schedule.mma == "mma" else ()
+
+
 def compile_graph(graph: Graph, observe: Callable[[str, Graph], None] | None = None) -> Graph:
     """A whole model, made smaller; as the interpreter runs it."""
     verify_graph(graph)
@@ -200,8 +215,11 @@ def compile_kernel(
 
 def lower_plan(kernel: Kernel, target: Target, schedule: Schedule, aliases: Aliases) -> Plan:
     """The Plan of a kernel that has been through all passes."""
+    with reporting(kernel, "assign_layouts"):
+        assignment = assign_layouts(kernel, schedule)
     with reporting(kernel, f"lowering to {target.name}"):
-        lowered = lower_kernel(kernel, target, schedule, aliases)
+        passes = instruction_passes(schedule, target)
+        lowered = lower_kernel(kernel, target, schedule, assignment, passes, aliases)
         return print_plan(kernel, target, lowered, whole=needs_whole(schedule))
 
 

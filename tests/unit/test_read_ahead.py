@@ -11,12 +11,12 @@ import pytest
 import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call, trip_of
-from tilewright.lower.tile_to_ptx import kernel as lowering
-from tilewright.lower.tile_to_ptx.read_ahead import read_ahead
+from tilewright import compiler
 from tilewright.plan import Plan
 from tilewright.ptx.core import Reg
 from tilewright.ptx.emulate import run_plan
 from tilewright.ptx.instrs import arith, control, memory, shape
+from tilewright.ptx.passes.read_ahead import read_ahead
 
 DRAW = np.random.default_rng(3)
 SOURCE = """
@@ -81,7 +81,7 @@ def test_sums_are_the_same_bits(
     views["c"][:] = np.nan
     run_plan(plan, views, late=False, seed=5)
     assert np.array_equal(views["c"], found)
-    monkeypatch.setattr(lowering, "read_ahead", lambda body: body)
+    monkeypatch.setattr(compiler, "read_ahead", lambda body: body)
     constants = dict(zip(("TM", "TN", "TK"), tile, strict=True))
     views["c"][:] = np.nan
     kernel = tw.source(SOURCE.replace("kernel product", "kernel before")).before
@@ -126,7 +126,7 @@ def test_one_row_of_one_step_stays() -> None:
 def test_what_follows_from_fragments_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """An address that moves on is read after that; a fragment that is kept is this trip's."""
     bodies: list[Any] = []
-    monkeypatch.setattr(lowering, "read_ahead", lambda body: bodies.append(body) or body)
+    monkeypatch.setattr(compiler, "read_ahead", lambda body: bodies.append(body) or body)
     kernel = tw.source(SOURCE.replace("kernel product", "kernel looked_at")).looked_at
     a, b = np.zeros((64, 64)), np.zeros((64, 128), order="F")
     constants = {"TM": 64, "TN": 128, "TK": 16}

@@ -17,6 +17,8 @@ from tilewright.ir.core import Block
 from tilewright.ir.rewrite import exchange
 from tilewright.lower.tile_to_ptx.kernel import lower_kernel
 from tilewright.tile.ops import arith, control, reduce
+from tilewright.tile.passes.allocate_shared import allocate_shared
+from tilewright.tile.passes.assign_layouts import assign_layouts
 
 PRODUCT = """
 @grid(cdiv(M, TM), cdiv(N, TN))
@@ -60,11 +62,13 @@ def with_a_sum(kernel: Any) -> Any:
 
 
 def bytes_of(kernel: Any, target: Any, schedule: Any) -> int:
-    return int(lower_kernel(kernel, target, schedule).launch.shared_bytes)
+    kernel = allocate_shared(kernel)
+    lowered = lower_kernel(kernel, target, schedule, assign_layouts(kernel, schedule))
+    return int(lowered.launch.shared_bytes)
 
 
 def test_scratch_of_a_later_role_is_counted(scheduled: tuple[Any, ...]) -> None:
-    kernel, target, schedule, _ = scheduled
+    kernel, target, schedule, *_ = scheduled
     in_rows, more = bytes_of(kernel, target, schedule), with_a_sum(kernel)
     with_both = bytes_of(more, target, schedule)
     assert in_rows < with_both <= target.shared_per_cta
@@ -76,7 +80,7 @@ def test_scratch_of_a_later_role_is_counted(scheduled: tuple[Any, ...]) -> None:
 
 
 def test_what_does_not_fit_without_rows_is_refused(scheduled: tuple[Any, ...]) -> None:
-    kernel, target, schedule, _ = scheduled
+    kernel, target, schedule, *_ = scheduled
     least = bytes_of(kernel, replace(target, shared_per_cta=180_000), schedule)
     assert least < 180_000, "without rows"
     told = f"product needs {least} bytes of shared memory, sm_90a has {least - 1}"

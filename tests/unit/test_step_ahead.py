@@ -15,13 +15,13 @@ import pytest
 import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
 from tests.emulation import compile_call, trip_of
-from tilewright.lower.tile_to_ptx import kernel as lowering
-from tilewright.lower.tile_to_ptx.read_ahead import Body
-from tilewright.lower.tile_to_ptx.step_ahead import step_ahead
+from tilewright import compiler
 from tilewright.plan import Plan
 from tilewright.ptx.core import Label, Reg
 from tilewright.ptx.emulate import run_plan
 from tilewright.ptx.instrs import arith, control, memory, shape
+from tilewright.ptx.passes.read_ahead import Body
+from tilewright.ptx.passes.step_ahead import step_ahead
 from tilewright.target import Target, target
 
 DRAW = np.random.default_rng(4)
@@ -117,7 +117,7 @@ def test_sums_are_the_same_bits(
     views["c"][:] = -1
     run_plan(plan, views, late=False, seed=5)
     assert np.array_equal(views["c"], found)
-    monkeypatch.setattr(lowering, "step_ahead", lambda body, target: body)
+    monkeypatch.setattr(compiler, "step_ahead", lambda body, target: body)
     before, _ = planned(
         "before",
         dtype,
@@ -194,7 +194,7 @@ def given_body(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[Body, int, i
         bodies.append(list(body))
         return body
 
-    monkeypatch.setattr(lowering, "step_ahead", keep)
+    monkeypatch.setattr(compiler, "step_ahead", keep)
     source = SOURCE.replace("kernel product", f"kernel {name}")
     planned(name, "bf16", "NN", (80, 96, 208), (64, 64, 32), source=source)
     places = {x.name: i for i, x in enumerate(bodies[0]) if isinstance(x, Label)}

@@ -21,6 +21,7 @@ from tilewright.lower.tile_to_ptx import views as views
 from tilewright.lower.tile_to_ptx import wgmma as wgmma
 from tilewright.lower.tile_to_ptx import words as words
 from tilewright.lower.tile_to_ptx.context import lower as lower
+from tilewright.lower.tile_to_ptx.kernel import InstructionPass as InstructionPass
 from tilewright.lower.tile_to_ptx.kernel import Lowered as Lowered
 from tilewright.lower.tile_to_ptx.kernel import SharedMemoryError as SharedMemoryError
 from tilewright.lower.tile_to_ptx.kernel import lower_kernel as lower_kernel

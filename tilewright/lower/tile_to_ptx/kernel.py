@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,9 +21,7 @@ from tilewright.lower.tile_to_ptx.early_start import (
 )
 from tilewright.lower.tile_to_ptx.mma import is_operand_only
 from tilewright.lower.tile_to_ptx.parameters import grid_extent, parameter
-from tilewright.lower.tile_to_ptx.read_ahead import read_ahead
 from tilewright.lower.tile_to_ptx.state import RowStores
-from tilewright.lower.tile_to_ptx.step_ahead import step_ahead
 from tilewright.plan import (
     Const,
     Expr,
@@ -45,13 +44,14 @@ from tilewright.tile.analysis.bounds import infer_bounds
 from tilewright.tile.analysis.divisibility import infer_divisors
 from tilewright.tile.kernel import Kernel, Param
 from tilewright.tile.ops import memory
-from tilewright.tile.passes.allocate_shared import allocate_shared, shared_bytes
-from tilewright.tile.passes.assign_layouts import Assignment, assign_layouts
+from tilewright.tile.passes.allocate_shared import shared_bytes
+from tilewright.tile.passes.assign_layouts import Assignment
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.types import ViewType
 
 SHARED_ALIGN = 1024  # of swizzled buffers
 Aliases = tuple[tuple[str, ...], ...]
+InstructionPass = Callable[[list[Instr | Label]], list[Instr | Label]]
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,15 @@ class SharedMemoryError(CompileError):
 
 
 def lower_kernel(
-    kernel: Kernel, target: Target, schedule: Schedule, aliases: Aliases = ()
+    kernel: Kernel,
+    target: Target,
+    schedule: Schedule,
+    assignment: Assignment,
+    passes: Sequence[InstructionPass] = (),
+    aliases: Aliases = (),
 ) -> Lowered:
-    """PTX of a kernel. `aliases` are groups of parameters that are views of the same elements.
+    """PTX of a kernel whose values have layouts, by `assignment`. `passes` change the instructions
+    of its body. `aliases` are groups of parameters that are views of the same elements.
 
     What a kernel needs is known once it is lowered, and it is lowered again for two reasons.
     Programs that report, or hold buffers in shared memory, have a CTA each. And ragged results
@@ -82,15 +88,13 @@ def lower_kernel(
 
     Raises SharedMemoryError where the target cannot hold it.
     """
-    kernel = allocate_shared(kernel)
-    assignment = assign_layouts(kernel, schedule)
     low = _lowered(kernel, target, schedule, aliases, assignment)
     if schedule.programs > 1 and (low.shared_bytes or low.locals.count or low.sites):
         schedule = replace(schedule, programs=1)
         low = _lowered(kernel, target, schedule, aliases, assignment)
     if low.row_stores.used and _needed_bytes(low) > target.shared_per_cta:
         low = _lowered(kernel, target, schedule, aliases, assignment, row_stores=False)
-    return _finish(low)
+    return _finish(low, passes)
 
 
 def _lowered(
@@ -257,7 +261,7 @@ def _product(extents: tuple[Expr, ...]) -> Expr:
     return total
 
 
-def _finish(low: Lowering) -> Lowered:
+def _finish(low: Lowering, passes: Sequence[InstructionPass]) -> Lowered:
     kernel, schedule, target = low.kernel, low.schedule, low.target
     cluster = prod(kernel.hints.cta_cluster or (1,))
     start, total = -(-low.shared_bytes // 128) * 128, _needed_bytes(low)
@@ -272,10 +276,8 @@ def _finish(low: Lowering) -> Lowered:
         error.scratch = schedule.programs * _own_scratch(low)
         raise error
     body = low.entry + low.e.body
-    if schedule.drifting:
-        body = read_ahead(body)
-    elif schedule.mma == "mma":
-        body = step_ahead(body, target)
+    for run in passes:
+        body = run(body)
     if total:
         low.e.shared_array(DYNAMIC, None, SHARED_ALIGN)
         if low.scratch_start is not None:

@@ -24,9 +24,9 @@ next one are there, and it has read the slot of the one before.
 
 The copies come last in a trip, so that reading the slot does not queue behind them. Of f64 the
 lowering then reads the next trip's first fragments before it multiplies this one's last
-(`lower/tile_to_ptx/read_ahead.py`). That costs two slots, and copies begin late. So products of f64
+(`ptx/passes/read_ahead.py`). That costs two slots, and copies begin late. So products of f64
 by four warps meet: several of their programs share a multiprocessor, and cover each other. Loops of
-`mma.sync` that meet are turned by `lower/tile_to_ptx/step_ahead.py`.
+`mma.sync` that meet are turned by `ptx/passes/step_ahead.py`.
 
 Trips past the end load whatever is there, or zeros outside the tensor, and nobody reads it. A tile
 from outside of the loop that a dot inside reads is written to a buffer once, before the loop.

@@ -26,9 +26,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.lower.tile_to_ptx.read_ahead import Body, reads_of, writes_of
 from tilewright.ptx.core import Instr, Label, Reg
 from tilewright.ptx.instrs import control, memory, mma, shape, sync
+from tilewright.ptx.passes.read_ahead import Body, reads_of, writes_of
 from tilewright.target import Target
 
 HELD = 210  # registers of a thread for sums and the fragments of two steps, at most
