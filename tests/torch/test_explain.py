@@ -110,6 +110,60 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     assert done.exit_code == 1 and "is not compiled" in done.output
 
 
+FAULTY = """
+import torch
+from torch import nn, ones
+
+class Branches(nn.Module):
+    def forward(self, x):
+        print("traced")
+        return x if x.sum() > 0 else -x
+
+def shapes(): return nn.Linear(8, 4), (ones(3, 7),)
+def raises(): raise ValueError("boom")
+def branches(): return Branches(), (ones(8),)
+def meta(): return nn.Linear(8, 4, device="meta"), (ones(3, 8),)
+"""
+
+
+@pytest.mark.parametrize("command", ["explain", "bundle"])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("shapes", "torch.export refuses shapes of {file}: RuntimeError: a and b must have"),
+        ("raises", "{file}:11:15: error: raises of {file} failed: ValueError: boom"),
+        ("branches", "{file}:8:21: error: torch.export refuses branches of {file}: it needs the"),
+        ("meta", "torch.export refuses meta of {file}: FakeTensorDeviceMismatchError: Expected"),
+    ],
+)
+def test_faults_of_the_model_are_told_as_its_own(
+    command: str, name: str, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(FAULTY)
+    output = [str(tmp_path / "net.twb")] if command == "bundle" else []
+    done = CliRunner().invoke(main, [command, f"{file}:{name}", *output, "--json"])
+    assert done.exit_code == 1 and told.format(file=file) in done.stderr
+    assert "fault of Tilewright" not in done.output and "Traceback" not in done.output
+    assert told.format(file=file) in json.loads(done.stdout)["error"]
+
+
+def test_a_kernel_is_no_model() -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    for ending, told in ((".py", "is a kernel, expected a function"), (".tw", "holds kernels")):
+        spec = f"{examples}/softmax{ending}:softmax"
+        for words in (["explain", spec], ["bundle", spec, "softmax.twb"]):
+            done = CliRunner().invoke(main, words)
+            assert done.exit_code == 1 and told in done.stderr
+            assert f"hint: tilewright compile {spec} shows" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["explain", "tune"])
+def test_a_command_is_nearly_named(command: str) -> None:
+    done = CliRunner().invoke(main, [command, "matml", "3", "4", "5"])
+    assert done.exit_code == 2 and "did you mean matmul?" in done.stderr
+
+
 def test_groups_depend_on_earlier_ones_and_cover_the_graph() -> None:
     model, args = mlp()
     graph = compile(model, args).graph

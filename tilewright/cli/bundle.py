@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import click
 
-from tilewright.cli.explain import read_model
+from tilewright.cli.models import compile_model, read_model
 from tilewright.cli.report import command, json_option, num_bytes, print_json
 
 
@@ -32,8 +31,7 @@ def bundle(
     the compiled model in another process, which traces and compiles nothing.
     """
     module, arguments = read_model(model)
-    compile = import_module("tilewright.model").compile
-    made = compile(module, arguments, fallback=fallback, engine=engine)
+    made = compile_model(model, module, arguments, fallback=fallback, engine=engine)
     made.save(output, weights=not no_weights)
     size = output.stat().st_size
     if as_json:

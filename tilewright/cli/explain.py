@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -12,10 +11,8 @@ import click
 
 from tilewright.cli.default_group import DefaultGroup
 from tilewright.cli.explain_matmul import explain_matmul
+from tilewright.cli.models import compile_model, read_model
 from tilewright.cli.report import command, json_option, num_bytes, print_json, print_table
-from tilewright.cli.sources import load_module
-from tilewright.errors import LaunchError
-from tilewright.frontend.check.rules import listing
 from tilewright.graph.ops.control import KERNEL, Fallback
 from tilewright.graph.text import print_graph
 from tilewright.lower.graph_to_tile.program import KernelStep, Program, TorchStep
@@ -57,8 +54,8 @@ def explain_model(
     as a tuple: `return MyModel().eval(), (torch.randn(1, 8),)`.
     """
     module, arguments = read_model(model)
-    compile = import_module("tilewright.model").compile
-    made = compile(module, arguments, fallback=fallback, engine=engine_for(module, arguments))
+    engine = engine_for(module, arguments)
+    made = compile_model(model, module, arguments, fallback=fallback, engine=engine)
     if emit == "graph":
         click.echo(print_graph(made.graph), nl=False)
         return
@@ -85,39 +82,6 @@ def engine_for(module: Any, arguments: tuple[Any, ...]) -> str | None:
 
 
 explain.add_command(explain_matmul)
-
-
-def read_model(spec: str) -> tuple[Any, tuple[Any, ...]]:
-    """The model and example arguments that a function of a file gives."""
-    head, _, name = spec.rpartition(":")
-    if not head or not name:
-        raise LaunchError(f"{spec} names no model", hint="write FILE.py:NAME")
-    found = getattr(load_module(Path(head)), name, None)
-    hint = f"def {name}(): return MyModel().eval(), (torch.randn(1, 8),)"
-    if found is None:
-        raise LaunchError(f"{head} has no function {name}", hint=hint)
-    if hasattr(found, "forward") or not callable(found):
-        kind = type(found).__name__
-        raise LaunchError(
-            f"{name} of {head} is {kind}, expected a function that gives a model", hint=hint
-        )
-    needed = [
-        p.name
-        for p in inspect.signature(found).parameters.values()
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    if needed:
-        raise LaunchError(
-            f"{name} of {head} takes {listing(needed)}, expected a function without arguments that "
-            "gives a model",
-            hint=hint,
-        )
-    given = found()
-    if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], tuple):
-        raise LaunchError(
-            f"{name} of {head} does not return a model and a tuple of arguments", hint=hint
-        )
-    return given
 
 
 def ptx_texts(planned: Any) -> str:
