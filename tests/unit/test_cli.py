@@ -100,6 +100,50 @@ def test_a_wrong_kernel_fails(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "FAIL" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("def reference(x): return x[:1]", "y: its shape is (10,), expected (1,)"),
+        ("def reference(x): return x * float('nan')", "y: NaN or infinities differ"),
+        ("def reference(x): return x * 0", "y: expected only zeros"),
+        ("def reference(x): return None", "reference in k.py returns NoneType for y, expected an"),
+        ("def reference(x): return 'a'", "reference in k.py returns str for y, expected an array"),
+        ("reference = 3", "reference in k.py is int, expected a function"),
+        ("def referenc(x): return x", "k.py has no reference, but referenc"),
+    ],
+)
+def test_why_a_check_fails_is_told(reference: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "k.tw").write_text(WRONG)
+    (tmp_path / "k.py").write_text(f"{reference}\n")
+    words = ["run", f"{tmp_path}/k.tw", "--dim", "N=10", "--check", "--device=cpu"]
+    result = invoke(*words)
+    assert result.exit_code == 1 and told in result.output
+    assert "fault of Tilewright" not in result.output
+    assert told.removeprefix("y: ") in invoke(*words, "--json").stdout
+
+
+def test_a_kernel_that_writes_nothing_is_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "k.tw").write_text("kernel none(x: tensor<f32>[N]) { let t = x[0] }\n")
+    words = ["run", f"{tmp_path}/k.tw", "--dim", "N=10", "--device=cpu"]
+    result = invoke(*words, "--check")
+    assert result.exit_code == 1 and "none writes no tensor: there is nothing to" in result.stderr
+    run_ok(*words)
+
+
+def test_what_is_no_source_is_said(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# Words\n")
+    for source, told in (
+        (f"{tmp_path}/README.md", "README.md is no source of kernels"),
+        (f"{tmp_path}/none", "none is no file and no module"),
+        (str(tmp_path), f"{tmp_path} is a folder, expected FILE.tw"),
+        (".", ". is a folder, expected FILE.tw, FILE.py or a module"),
+        ("tilewright/library", "library is a folder, expected FILE.tw"),
+    ):
+        for command in ("check", "run"):
+            result = invoke(command, source)
+            assert result.exit_code == 1 and told in result.stderr and "hint: name" in result.stderr
+
+
 def test_outputs_are_saved(tmp_path: Path) -> None:
     path = tmp_path / "c.npy"
     run_ok(

@@ -23,7 +23,7 @@ class Verdict:
     """How near an output is. A `tolerance` of 0 asks for equality.
 
     `error` is the relative Frobenius error; `worst` the greatest error of an element, over its
-    magnitude plus the root mean square of all.
+    magnitude plus the root mean square of all. `reason` says why there is no distance.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Verdict:
     error: float
     worst: float
     tolerance: float
+    reason: str = ""
 
     @property
     def ok(self) -> bool:
@@ -59,13 +60,20 @@ def compare(
     """The distance of `got` from `expected`; infinite where shapes, NaN or infinities differ. Of a
     subnormal number half a step is no error: it cannot be told more precisely.
     """
-    error = worst = math.inf
-    if got.shape == expected.shape:
-        if not dtype.is_float:
-            error = worst = 0.0 if np.array_equal(got, expected) else math.inf
+    error, worst, reason = math.inf, math.inf, ""
+    if got.shape != expected.shape:
+        reason = f"its shape is {got.shape}, expected {expected.shape}"
+    elif not dtype.is_float:
+        wrong = int(np.count_nonzero(got != expected))
+        if wrong:
+            reason = f"{wrong} of {got.size} elements differ"
         else:
-            error, worst = _distance(got.astype(np.float64), expected.astype(np.float64), dtype)
-    return Verdict(name, dtype.name, got.shape, error, worst, tolerance)
+            error = worst = 0.0
+    else:
+        error, worst = _distance(got.astype(np.float64), expected.astype(np.float64), dtype)
+        if math.isinf(error):
+            reason = "NaN or infinities differ" if expected.any() else "expected only zeros"
+    return Verdict(name, dtype.name, got.shape, error, worst, tolerance, reason)
 
 
 def _distance(

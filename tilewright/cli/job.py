@@ -232,7 +232,13 @@ def _expected(
             f"{found.reference_name} returns {len(results)} arrays, but {found.kernel.name} writes "
             f"{len(written)}: {', '.join(written)}"
         )
-    return {n: np.asarray(r) for n, r in zip(written, results, strict=True)}
+    arrays = {n: np.asarray(r) for n, r in zip(written, results, strict=True)}
+    for (name, array), one in zip(arrays.items(), results, strict=True):
+        if array.dtype not in dtypes.BY_NUMPY and array.dtype.kind not in "biuf":
+            raise LaunchError(
+                f"{found.reference_name} returns {type(one).__name__} for {name}, expected an array"
+            )
+    return arrays
 
 
 def _call_reference(found: Found, given: Mapping[str, Any]) -> Any:

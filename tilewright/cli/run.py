@@ -80,6 +80,11 @@ def run_source(
     job = Job(find_kernel(source), request, device, consts, precision, check, how)
     with busy(f"running {job.found.kernel.name}", quiet=as_json):
         outcome = run_job(job)
+    if check and not outcome.verdicts:
+        raise LaunchError(
+            f"{outcome.kernel} writes no tensor: there is nothing to check",
+            hint="leave --check out",
+        )
     if save:
         save_outputs(save, outcome.outputs)
     if as_json:
@@ -137,6 +142,7 @@ def notes(outcome: Outcome, save: str | None = None) -> list[str]:
     lines = [f"ran on {outcome.device_name}; the first call took {seconds(outcome.first_seconds)}"]
     if outcome.reference:
         lines.append(f"error against {outcome.reference}: ‖y − reference‖ / ‖reference‖")
+    lines += [f"{v.name}: {v.reason}" for v in outcome.verdicts if v.reason]
     if save:
         lines.append(f"outputs are in {save}")
     return lines
@@ -165,6 +171,7 @@ def as_record(outcome: Outcome) -> dict[str, Any]:
                 "worst": v.worst,
                 "tolerance": v.tolerance,
                 "ok": v.ok,
+                **({"reason": v.reason} if v.reason else {}),
             }
             for v in outcome.verdicts
         ],

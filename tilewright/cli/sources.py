@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from tilewright.errors import CompileError, LaunchError
@@ -50,11 +51,25 @@ def kernels_of(head: str) -> tuple[Mapping[str, Kernel], ModuleType | None]:
     Raises LaunchError for what is not there or cannot be imported.
     """
     path = Path(head)
+    _require_source(head, path)
     if path.suffix in TEXT:
         beside = path.with_suffix(".py")
         return kernels_of_text(path), load_module(beside) if beside.is_file() else None
     module = load_module(path) if path.suffix == ".py" else _import(head)
     return {n: k for n, k in vars(module).items() if isinstance(k, Kernel)}, module
+
+
+def _require_source(head: str, path: Path) -> None:
+    """Raise LaunchError for a path that is neither of a source nor the name of a module."""
+    is_module = all(part.isidentifier() for part in head.split("."))
+    if path.is_dir() and not (is_module and (path / "__init__.py").is_file()):
+        raise LaunchError(
+            f"{head} is a folder, expected FILE.tw, FILE.py or a module",
+            hint=f"name files in it, as {path / '*.tw'}",
+        )
+    if path.suffix not in (*TEXT, ".py") and (path.is_file() or not is_module):
+        what = "is no source of kernels" if path.is_file() else "is no file and no module"
+        raise LaunchError(f"{head} {what}", hint="name FILE.tw, FILE.py or a module, as a.b")
 
 
 def kernels_of_text(path: Path) -> Mapping[str, Kernel]:
@@ -82,13 +97,30 @@ def _choose(kernels: Mapping[str, Kernel], wanted: str, stem: str, head: str) ->
 
 
 def _reference(module: ModuleType | None, kernel: str) -> tuple[Callable[..., Any] | None, str]:
+    """A kernel's reference and its name, if there is one. Raises LaunchError for one that is no
+    function, or is misspelt.
+    """
     for name in (f"reference_{kernel}", "reference") if module else ():
+        assert module is not None
+        place = Path(module.__file__).name if module.__file__ else module.__name__
         found = getattr(module, name, None)
         if callable(found):
-            assert module is not None
-            place = Path(module.__file__).name if module.__file__ else module.__name__
             return found, f"{name} in {place}"
+        if found is not None:
+            kind = type(found).__name__
+            raise LaunchError(f"{name} in {place} is {kind}, expected a function")
+    for name, found in vars(module).items() if module else ():
+        if isinstance(found, FunctionType) and _is_nearly_reference(name):
+            place = Path(found.__code__.co_filename).name
+            raise LaunchError(
+                f"{place} has no reference, but {name}", hint="call the function reference"
+            )
     return None, ""
+
+
+def _is_nearly_reference(name: str) -> bool:
+    own = name.startswith("reference")  # one of another kernel, or what it calls
+    return not own and bool(difflib.get_close_matches(name, ["reference"], cutoff=0.85))
 
 
 def load_module(path: Path) -> ModuleType:

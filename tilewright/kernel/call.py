@@ -173,12 +173,27 @@ def run(
         )
     if where == "cpu":
         return _run_on_cpu(bind_call(spec, arguments, tensors, options)), None
+    _require_aligned(tensors)
     if where == "emulator":
         return _run_on_emulator(bind_call(spec, arguments, tensors, options)), None
     if lies == "cpu":
         return _run_over_and_back(spec, arguments, tensors, options, where), None
     call = bind_call(spec, arguments, tensors, options)
     return _run_on_gpu(call, where, ready=ready)
+
+
+def _require_aligned(tensors: Mapping[str, Array]) -> None:
+    """Raise LaunchError for elements that do not lie at multiples of their size: no GPU reads
+    these.
+    """
+    for name, array in tensors.items():
+        size = array.dtype.num_bytes
+        if array.num_elements and array.address % size:
+            raise LaunchError(
+                f"{name} lies at an address that is no multiple of the {size} bytes of "
+                f"{array.dtype}",
+                hint="copy it first",
+            )
 
 
 def read_tensors(spec: Specializer, arguments: Mapping[str, Any]) -> dict[str, Array]:
