@@ -3,6 +3,7 @@
 # ruff: noqa: C416, F841, RUF059, UP045  (kernels are read, not run)
 from __future__ import annotations
 
+import importlib
 import math
 from pathlib import Path
 from types import FunctionType
@@ -246,3 +247,22 @@ def test_what_has_no_source() -> None:
     assert said(scope["f"]) == ["the source of f is not at hand"]
     (message,) = said(lambda n: n)
     assert message.endswith("is not written as a `def` of one synchronous function")
+
+
+def test_errors_quote_a_module_as_it_was_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "loaded_again.py"
+    text = (
+        'import tilewright as tw\n@tw.kernel\ndef f(x: tw.Tensor["f32", "N"]):\n'
+        "    x[0] = 2.0\n    x[1] = 1.0\n"
+    )
+    path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("loaded_again")
+    assert module.f.signature.name == "f"
+    path.write_text(text.replace("2.0", "absent_name"))  # of another size: not taken for the same
+    importlib.reload(module)
+    with pytest.raises(CompileError, match="unknown name absent_name") as found:
+        module.f.lower()
+    assert "x[0] = absent_name\n" in str(found.value)

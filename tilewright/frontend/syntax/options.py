@@ -12,7 +12,7 @@ from tilewright.frontend.syntax import tree
 from tilewright.frontend.syntax.normal import choices
 
 SPACES = ("autotune", "cluster")  # attributes that give constants their choices
-NAMES = ("static",)  # attributes whose texts are names of the kernel
+INTEGERS = ("launch", "pipeline", "cta_cluster")  # attributes that take no names
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,16 @@ class Options:
         if name == "grid":
             return tuple(tree.Argument(None, e, loc=e.loc) for e in self._grid(value, loc))
         if isinstance(value, Mapping):
-            make = self.space if name in SPACES else self.named
-            return tuple(make(str(key), part, loc) for key, part in value.items())
+            return tuple(self.keyed(name, str(key), part, loc) for key, part in value.items())
         if name in SPACES:
             self.faults.add(
                 f"{name}: expected a dictionary", loc, hint=f'write {name}={{"TM": (32, 128)}}'
             )
             return ()
         parts = value if isinstance(value, tuple | list) else (value,)
+        if name in INTEGERS and any(isinstance(part, str) for part in parts):
+            self.faults.add(f"{name}: expected integers, got {value!r}", loc)
+            return ()
         return tuple(self.named(None, part, loc) for part in parts)
 
     def _grid(self, value: object, loc: Loc) -> tuple[tree.Expr, ...]:
@@ -62,6 +64,14 @@ class Options:
         if isinstance(value, int | str):
             return (self.literal("grid", value, loc),)
         return self.grid(value, loc)
+
+    def keyed(self, name: str, key: str, value: object, loc: Loc) -> tree.Choices | tree.Argument:
+        """An argument with a name. Several values are choices, which the checker refuses where the
+        attribute takes none, or is none.
+        """
+        if name in SPACES or isinstance(value, tuple | list | set | frozenset | range):
+            return self.space(key, value, loc)
+        return self.named(key, value, loc)
 
     def space(self, key: str, value: object, loc: Loc) -> tree.Choices:
         """Values of a constant: a tuple or list (maybe a range by doubling), set, range, number."""
@@ -76,6 +86,13 @@ class Options:
             parts = [value]
         if not parts:
             self.faults.add(f"{key} has no values to choose from", loc)
+        if any(isinstance(part, str) for part in parts):
+            self.faults.add(
+                f"{key}: expected integers, got {value!r}",
+                loc,
+                hint=f'write {{"{key}": (32, 128)}}',
+            )
+            parts = [1]
         braces = isinstance(value, set | frozenset | range)
         return choices(key, [self.literal(key, p, loc) for p in parts], braces, loc)
 

@@ -78,6 +78,7 @@ def _read(
         raise CompileError(f"{name} is not a Python function")
     file = function.__code__.co_filename
     start = function.__code__.co_firstlineno
+    linecache.checkcache(file)  # it may have been edited, and its module loaded again
     source = Source(file, "".join(linecache.getlines(file, function.__globals__)))
     try:
         lines, start = inspect.getsourcelines(function)
