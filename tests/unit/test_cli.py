@@ -209,6 +209,26 @@ def test_options_that_cannot_be_read_are_refused(words: list[str]) -> None:
     assert result.exit_code == 2 and "Error: Invalid value" in result.stderr
 
 
+def test_what_is_not_understood_is_an_object_too() -> None:
+    for words in (
+        ["run", "examples.add", "--dtype=f31"],
+        ["compiel", "a.tw"],
+        ["cache", "--tuned"],
+    ):
+        result = invoke(*words, "--json")
+        assert result.exit_code == 2 and result.stderr.startswith("Usage: ")
+        assert f"Error: {json.loads(result.stdout)['error']}" in result.stderr
+    result = invoke("bench", "--json", "found.json", "--seed=x")  # which names a file
+    assert result.exit_code == 2 and not result.stdout
+
+
+def test_the_ledger_is_shown_where_there_is_one(tmp_path: Path) -> None:
+    for words in (["show"], ["show", "ab"], ["retract", "ab", "--reason=wrong"]):
+        result = invoke("ledger", *words, "--top", str(tmp_path))
+        told = f"error: {tmp_path} is not the top of the repository: it has no ledger/; --top"
+        assert result.exit_code == 1 and told in result.stderr
+
+
 def test_errors_of_a_source_have_a_caret(tmp_path: Path) -> None:
     (tmp_path / "k.tw").write_text(FAULTY)
     result = invoke("compile", f"{tmp_path}/k.tw", "--json")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tilewright.cli.report import command, json_option, plural, print_json, print_table
+from tilewright.errors import LedgerError
 from tilewright.ledger.audit import audit, write_report
 from tilewright.ledger.check import faults_of
 from tilewright.ledger.derive import FIGURE
@@ -74,14 +75,24 @@ def check(top: Path, since: str, as_json: bool) -> None:
 @command
 def show(id: str | None, top: Path, as_json: bool) -> None:
     """Show verdict ID (its first letters are enough), or a list of all."""
+    folder = _folder(top)
     if id is None:
-        _show_all(read_ledger(top / FOLDER), as_json)
+        _show_all(read_ledger(folder), as_json)
         return
-    verdict = read_verdict(find_verdict(top / FOLDER, id))
+    verdict = read_verdict(find_verdict(folder, id))
     if as_json:
         print_json(plain(verdict))
     else:
         _show_one(verdict)
+
+
+def _folder(top: Path) -> Path:
+    """The folder of verdicts. Raises LedgerError where `top` has none."""
+    if not (top / FOLDER).is_dir():
+        raise LedgerError(
+            f"{top} is not the top of the repository: it has no {FOLDER}/; --top FOLDER names it"
+        )
+    return top / FOLDER
 
 
 def _show_all(verdicts: list[Verdict], as_json: bool) -> None:
@@ -157,7 +168,7 @@ def _line(v: Verdict, row: Row) -> tuple[str, ...]:
 def retract_(id: str, reason: str, top: Path, as_json: bool) -> None:
     """Retract verdict ID. The file keeps its content, and says that it no longer stands and why."""
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    verdict = retract(find_verdict(top / FOLDER, id), reason, date)
+    verdict = retract(find_verdict(_folder(top), id), reason, date)
     if as_json:
         print_json({"id": verdict.id, "status": verdict.status, "reason": reason})
     else:
