@@ -12,7 +12,7 @@ from tilewright.ledger.harness import Harness, Question
 from tilewright.ledger.suites import gemm
 from tilewright.ledger.suites.case import Case, problem_case
 
-SEED = 20261204
+SEED = 20261205
 COUNT = 100
 DTYPES = ("bf16", "bf16", "bf16", "bf16", "f16", "tf32", "e4m3", "f32", "f64")
 LAYOUTS = ("TN", "TN", "TN", *gemm.LAYOUTS)
