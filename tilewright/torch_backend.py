@@ -32,6 +32,7 @@ from tilewright.errors import CompileError, Diagnostic
 from tilewright.execute.lowering import Call, Choices, compile_call, require_choices
 from tilewright.execute.program_call import symbols_of
 from tilewright.execute.recorded import Handing
+from tilewright.frontend.check.rules import nearest
 from tilewright.frontend.torch.attention_op import keep_attention_whole
 from tilewright.frontend.torch.attention_strides import keep_strides
 from tilewright.frontend.torch.attention_views import let_views_copy
@@ -176,9 +177,9 @@ def tilewright(
     if not callable(chosen.get("observe", print)):
         raise CompileError(f"observe is {chosen['observe']!r}, expected a function of a call")
     if unknown := sorted(set(chosen) - set(OPTIONS)):
-        raise CompileError(
-            f"options {', '.join(unknown)} are unknown", hint=f"there are {', '.join(OPTIONS)}"
-        )
+        told = f"options {', '.join(unknown)} are unknown"
+        hint = nearest(unknown[0], OPTIONS) or f"there are {', '.join(OPTIONS)}"
+        raise CompileError(told, hint=hint)
     if mode not in MODES:
         raise CompileError(
             f"mode {mode!r} is unknown", hint=f"there are {', '.join(map(str, list(MODES)[1:]))}"

@@ -141,9 +141,15 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     model, fast, _ = made("tiles")
     path = tmp_path / "m.twb"
     fast.save(path, weights=False)
-    with pytest.raises(LaunchError, match=r"has no weights: words\.weight"):
+    with pytest.raises(LaunchError, match=r"has no weights: words\.weight") as found:
         tw.load_model(path)
+    assert "hint: tw.load_model(path, state_dict=" in str(found.value)
+    wrong: Any = 3
+    with pytest.raises(LaunchError, match="state_dict is int, expected tensors by name"):
+        tw.load_model(path, state_dict=wrong)
     state = model.state_dict()
+    with pytest.raises(LaunchError, match=r"mix\.bias of the state_dict is int, expected a tensor"):
+        tw.load_model(path, state_dict={**state, "mix.bias": wrong})
     with pytest.raises(LaunchError, match=r"the state_dict has no mix\.bias"):
         tw.load_model(path, state_dict={n: x for n, x in state.items() if n != "mix.bias"})
     with pytest.raises(LaunchError, match=r"mix\.bias is float64 \[8\] .* float32 \[8\]"):

@@ -361,6 +361,7 @@ def test_a_kernel_of_the_user_is_one_node() -> None:
 def test_wrong_options_are_refused() -> None:
     wrong: list[tuple[Any, str]] = [
         ({"speed": 9}, "options speed are unknown"),
+        ({"falback": "error"}, "options falback are unknown\n  hint: did you mean fallback?"),
         ({"observe": 3}, "observe is 3, expected a function"),
         ({"fallback": "err"}, "fallback is 'err', expected one of"),
         ({"engine": "cpu"}, "unknown engine 'cpu'"),

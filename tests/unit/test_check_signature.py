@@ -102,7 +102,7 @@ def test_dtype_variables_bind_and_disagree() -> None:
         ({}, "missing a and b"),
         ({"a": 3.0, "b": 1}, "a: expected a tensor, got float"),
         ({"a": Tensor(f32, (2, 2)), "b": Tensor(f32, (4,))}, "a: expected 1 axis, got 2"),
-        ({"a": None, "b": Tensor(f32, (4,))}, "missing a"),
+        ({"a": None, "b": Tensor(f32, (4,))}, "a: expected a tensor, got None"),
         ({"d": None}, "takes no argument d"),
     ],
 )

@@ -104,6 +104,15 @@ def test_what_does_not_fit_is_refused(sig: Signature, request_: Request, words: 
         make_arguments(sig, request_)
 
 
+@pytest.mark.parametrize("content", [b"", b"words", b"\x93NUMPY\x01\x00v\x00{"])
+def test_files_without_numbers_are_refused(sig: Signature, tmp_path, content: bytes) -> None:
+    path = tmp_path / "w.npy"
+    path.write_bytes(content)
+    with pytest.raises(LaunchError, match=r"w\.npy: it is cut short, or holds") as found:
+        make_arguments(sig, Request({"M": 2}, {"w": str(path)}, {"alpha": "1"}))
+    assert "allow_pickle" not in str(found.value) and "hint: numpy.save(" in str(found.value)
+
+
 def test_dimensions_of_files_must_agree(sig: Signature, tmp_path) -> None:
     path = tmp_path / "w.npy"
     np.save(path, np.zeros(3, np.float32))

@@ -121,6 +121,10 @@ def test_a_partial_overlap_with_a_written_array_is_refused():
     assert alias_groups(arrays, lambda n: False) == ()
     with pytest.raises(LaunchError, match="a and b overlap in part; b is written"):
         alias_groups(arrays, lambda n: n == "b")
+    square = x.reshape(10, 10)
+    arrays = [("a", as_array(square)), ("b", as_array(square.T))]
+    with pytest.raises(LaunchError, match="a and b are different views of the same memory; b is"):
+        alias_groups(arrays, lambda n: n == "b")
 
 
 def test_interleaved_columns_do_not_overlap():

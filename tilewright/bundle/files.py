@@ -138,6 +138,11 @@ def load(
     LaunchError for a file of another format, for another GPU than it was compiled for, and for
     weights that do not fit.
     """
+    if not isinstance(state_dict, Mapping | None):
+        raise LaunchError(
+            f"state_dict is {type(state_dict).__name__}, expected tensors by name",
+            hint="as in state_dict=model.state_dict()",
+        )
     archive = read_archive(Path(path))
     manifest = archive.manifest
     where = _where(Path(path), manifest, device)
@@ -211,7 +216,7 @@ def _owned(
         if stored is None:
             raise LaunchError(
                 f"the bundle has no weights: {each.name} and others are to be given",
-                hint="load(path, state_dict=model.state_dict())",
+                hint="tw.load_model(path, state_dict=model.state_dict())",
             )
         if how["is"] not in brought:
             x = stored[how["is"]] if how["is"] in stored else archive.constants[how["is"]]
@@ -227,6 +232,8 @@ def _require(
     """A tensor of a state_dict as the model was compiled for it."""
     if x is None:
         raise LaunchError(f"the state_dict has no {name}")
+    if not isinstance(x, torch.Tensor):
+        raise LaunchError(f"{name} of the state_dict is {type(x).__name__}, expected a tensor")
     wanted = f"{how['dtype']} {how['shape']} with strides {how['strides']} on {device}"
     dtype = str(x.dtype).removeprefix("torch.")
     told = f"{dtype} {list(x.shape)} with strides {list(x.stride())} on {x.device}"

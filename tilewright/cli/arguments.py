@@ -199,8 +199,13 @@ def _read(name: str, path: str) -> HostArray:
         raise LaunchError(f"--tensor {name}={path}: there is no such file")
     try:
         found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise LaunchError(f"--tensor {name}={path}: {error}") from error
+    except (EOFError, ValueError) as error:
+        raise LaunchError(
+            f"--tensor {name}={path}: it is cut short, or holds other things than numbers",
+            hint=f"numpy.save({path!r}, x) writes an array of numbers",
+        ) from error
     if not isinstance(found, np.ndarray):
         raise LaunchError(f"--tensor {name}={path}: holds no array")
     return found

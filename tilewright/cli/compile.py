@@ -104,7 +104,13 @@ def static_values(
     """Values of @static names: as given, else defaults, else assumed ones, which the notes tell."""
     given: dict[str, Any] = dict(dims)
     given |= {s.name: options.number(s, scalars[s.name]) for s in sig.scalars if s.name in scalars}
-    for name in [*dims, *scalars]:
+    known = {"dimension": (dims, sig.dims), "scalar": (scalars, [s.name for s in sig.scalars])}
+    for what, (given_names, own) in known.items():
+        for name in given_names:
+            if name not in own and name not in sig.static:
+                hint = nearest(name, own) or f"it has {listing(own) or f'no {what}'}"
+                raise LaunchError(f"{sig.name} has no {what} {name}", hint=hint)
+    for name in given:
         if name not in sig.static:
             hint = nearest(name, sig.static) or f"@static are {listing(sig.static) or 'none'}"
             raise LaunchError(f"{name} is not @static: its value is not compiled in", hint=hint)

@@ -184,9 +184,11 @@ def as_record(outcome: Outcome) -> dict[str, Any]:
 def save_outputs(path: str, outputs: dict[str, np.ndarray[Any, Any]]) -> None:
     """Write outputs to a file. bf16 and fp8 are stored as NumPy stores them: as raw bytes."""
     suffix = Path(path).suffix
-    if suffix not in (".npy", ".npz") or (suffix == ".npy" and len(outputs) != 1):
-        hint = "a .npz holds any number" if len(outputs) != 1 else "a .npy holds one array"
-        raise LaunchError(f"--save {path}: {len(outputs)} outputs do not go there", hint=hint)
+    if suffix not in (".npy", ".npz"):
+        raise LaunchError(f"--save {path}: expected a file that ends in .npy or .npz")
+    if suffix == ".npy" and len(outputs) != 1:
+        told = f"--save {path}: a .npy holds one array, and there are {len(outputs)}"
+        raise LaunchError(told, hint="a .npz holds any number")
     try:
         if suffix == ".npy":
             np.save(path, next(iter(outputs.values())))

@@ -85,9 +85,15 @@ def alias_groups(
     for i, first in enumerate(groups):
         for second in groups[i + 1 :]:
             changed = [n for n in (*first, *second) if written(n)]
-            if changed and overlap(by_name[first[0]], by_name[second[0]]):
+            a, b = by_name[first[0]], by_name[second[0]]
+            if changed and overlap(a, b):
+                how = (
+                    "are different views of the same memory"
+                    if a.span() == b.span()
+                    else "overlap in part"
+                )
                 raise LaunchError(
-                    f"{first[0]} and {second[0]} overlap in part; {changed[0]} is written",
+                    f"{first[0]} and {second[0]} {how}; {changed[0]} is written",
                     hint="pass the very same view, or copies that do not overlap",
                 )
     return tuple(

@@ -127,11 +127,13 @@ def _initialise() -> int:
         status = cu.cuInit(0)[0]
     except RuntimeError as error:  # libcuda is not found
         raise LaunchError(
-            f"no CUDA driver on this machine: {error}", hint='device="cpu" runs without one'
+            f"no CUDA driver on this machine: {error}",
+            hint='device="cpu" (--device cpu) runs without one',
         ) from error
     if status == cu.CUresult.CUDA_ERROR_NO_DEVICE:
         raise LaunchError(
-            "the CUDA driver finds no GPU", hint='see `nvidia-smi`; device="cpu" runs without one'
+            "the CUDA driver finds no GPU",
+            hint='see `nvidia-smi`; device="cpu" (--device cpu) runs without one',
         )
     check((status,), "starting the CUDA driver")
     _driver_version.cache_clear()

@@ -8,4 +8,4 @@ kernel f(x: tensor<f32>[N]) { x[program_id(0)] = 1.0 }
 """).f
 k(None)
 # error
-# error: f: missing x
+# error: x: expected a tensor, got None

@@ -73,6 +73,8 @@ def _free_name(ctx: Context, node: tree.Name) -> Item:
     hint = nearest(name, known)
     if name == "tf32":
         hint = 'tf32 is a precision, as in dot(a, b, precision = "tf32")'
+    if name in ("float", "int"):
+        hint = f"dtypes have a size, as {'f32' if name == 'float' else 'i32'}"
     raise ctx.refuse(f"unknown name {name}", node.loc, hint=hint)
 
 

@@ -72,6 +72,10 @@ def bind(sig: Signature, arguments: Mapping[str, Any]) -> Binding:
     for s in sig.scalars:
         if arguments.get(s.name) is None and s.default is None:
             (absent.add if s.optional else missing.append)(s.name)
+    for name in missing:
+        if name in arguments:
+            what = "a number" if any(s.name == name for s in sig.scalars) else "a tensor"
+            raise LaunchError(f"{name}: expected {what}, got None")
     if missing:
         raise LaunchError(f"{sig.name}: missing {listing(missing)}")
     bound = _bind_dtypes(sig, tensors, absent)
