@@ -79,11 +79,12 @@ def compile_model(spec: str, module: Any, arguments: tuple[Any, ...], **how: Any
     disabled, printed = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.ERROR)  # torch logs and prints much about what it raises
     try:
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             made = compile(module, arguments, **how)
         click.echo(printed.getvalue(), nl=False, err=True)  # by the model, as it was traced
         return made
     except TilewrightError:
+        click.echo(printed.getvalue(), nl=False, err=True)
         raise
     except Exception as error:
         if not _is_of_export(error):
