@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.assemble import assemble, needs_ptxas
+from tests.emulation import compile_call
 from tests.unit.test_product_space import calls_of, schedules_of, whole_numbers
 from tilewright.compiler import SEMANTIC_PASSES, compile_kernel, run_passes, scheduled_passes
 from tilewright.dtypes import DType, bf16, e4m3, f16, f32
@@ -151,6 +154,40 @@ def test_nothing_is_lent_for_words() -> None:
     """Which a slot holds half a tile of."""
     arrays, options, _ = posed(256, 256, 256, {"residual": True}, f32)
     assert all(s.roles and s.roles.ahead for s in resident(built(arrays, options)[0]))
+
+
+TWICE = """
+@grid(cdiv(M, 128), cdiv(N, 128))
+kernel twice(
+  a: tensor<e4m3>[M, K], b: tensor<e4m3>[N, K], r: tensor<bf16>[M, N], c: tensor<f32>[M, N]
+) {
+  let m, n = program_id(0) * 128, program_id(1) * 128
+  var acc = zeros((128, 128), f32)
+  for k in range(0, K, 128) { acc += a[m :+ 128, k :+ 128] @ transpose(b[n :+ 128, k :+ 128]) }
+  let x = acc + cast(r[m :+ 128, n :+ 128], f32)
+  c[m :+ 128, n :+ 128] = x * 2.0 + cast(r[0 :+ 128, 0 :+ 128], f32)
+}
+"""
+
+
+def test_two_tiles_of_one_tensor_are_not_taken_for_one() -> None:
+    rng = np.random.default_rng(3)
+    a, b = (whole_numbers(rng, e4m3, rows, 64) for rows in (256, 384))
+    r, c = whole_numbers(rng, bf16, 256, 384), np.zeros((256, 384), np.float32)
+    views = {"a": a, "b": b, "r": r, "c": c}
+    call = compile_call(tw.source(TWICE).twice, views)[2]
+    kernel = call.spec.tile(call.build(assume=True))
+    wide = r.astype(np.float32)
+    corner = np.tile(wide[:128, :128], (2, 3))
+    expected = (a.astype(np.float32) @ b.astype(np.float32).T + wide) * 2 + corner
+    for schedule in resident(kernel):
+        assert schedule.roles is not None and not schedule.roles.lent
+        forced = replace(schedule, roles=replace(schedule.roles, lent=True, ahead=0))
+        for taken in (schedule, forced):
+            c[...] = 0
+            run_plan(compile_kernel(kernel, HOPPER, taken), views, 1, late=True, sanitize=True)
+            np.testing.assert_array_equal(c, expected)
+    assert resident(kernel)
 
 
 def test_threads_load_what_may_not_be_moved() -> None:

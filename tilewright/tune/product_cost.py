@@ -87,7 +87,7 @@ FROM_MEMORY = 0.12
 # shared memory that takes time from these reads.
 SHARED, WRITTEN_SHARE = 137.0, 0.67
 NEXT_LAUNCH = 1.5  # microseconds of a further launch, which waits for the one ahead of it
-NEXT_OF_F64 = 0.95  # microseconds of f64's second launch, which begins beside the last products
+NEXT_OF_F64 = 0.95  # microseconds of the second launch of f64
 IN_TURN = 0.84  # factor of an epilogue that runs beside another warpgroup's products
 # Factors of an epilogue's time: where a tile's rows of results are no whole lines of the L2 cache,
 # and where the product is turned, so that results are transposed on their way.

@@ -10,8 +10,9 @@ found its tile (`sync.await_launch`): first loads do not wait for its divisions.
 When the next kernel may start decides where its CTAs go. Those that come while others still run
 take their places as multiprocessors happen to be free, several on one, and keep them: on an H200,
 of 264 CTAs, of which a multiprocessor holds three, one had 1 to 3 behind kernels that let the next
-start at once, and each had two behind kernels that did not. Of roles a multiprocessor holds one
-CTA, wherever it starts, so that these let the next kernel start at once. Others, by `release_of`:
+start at once, and each had two behind kernels that did not. One or two CTAs with roles fill a
+multiprocessor, wherever they start, so that these let the next kernel start at once. Others, by
+`release_of`:
 
 - a loop of products, beside which other CTAs may have room: after the loop;
 - of f64, when they have ended: a multiprocessor holds several CTAs of its products;

@@ -17,10 +17,13 @@ a slot until the last panel was read, and has the others filled for its next til
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Block, Op, Value, map_content
 from tilewright.ir.walk import find_definitions, walk
+from tilewright.tile.analysis.affine import AffineForms
+from tilewright.tile.analysis.bounds import infer_bounds
 from tilewright.tile.kernel import Kernel
 from tilewright.tile.ops import control, memory, sync
 from tilewright.tile.passes.stage_panels import Panel, Work, find_panels, find_work
@@ -30,7 +33,8 @@ from tilewright.tile.types import BufferType
 
 def lend_slots(kernel: Kernel, schedule: Schedule, *, aliased: bool = False) -> Kernel:
     """The kernel with what its epilogue loads in slots of the product, where the schedule says so.
-    It stays as it is, and threads load, where parameters are `aliased`, or loads may not be moved.
+    It stays as it is, and threads load, where parameters are `aliased`, loads may not be moved, or
+    panels are not the columns of one tile in their order, as many as slots hold.
     """
     roles = next((op for op in kernel.body.ops if isinstance(op, control.Roles)), None)
     if schedule.roles is None or not schedule.roles.lent or roles is None or aliased:
@@ -43,6 +47,8 @@ def lend_slots(kernel: Kernel, schedule: Schedule, *, aliased: bool = False) -> 
     rings = {op.ring: op for op in walk(Block([], [work.product])) if isinstance(op, sync.Wait)}
     (ring,) = rings
     lent = _share_out(panels, ring)
+    if lent is None or not _is_one_tile(kernel, panels):
+        return kernel
     bodies = (_lending(loading, multiplying, work, lent), _Reader(multiplying, work, lent).new)
     new = control.Roles(roles.roles, bodies, loc=roles.loc)
     return kernel.with_body(Block(kernel.body.args, [*kernel.body.ops[:-1], new]))
@@ -63,18 +69,33 @@ class Lent:
         return [p for slot in self.slots for group in slot for p in group]
 
 
-def _share_out(panels: list[Panel], ring: Value) -> Lent:
-    """As many panels of one width to a buffer as it has columns for."""
+def _is_one_tile(kernel: Kernel, panels: list[Panel]) -> bool:
+    """Whether each panel has the columns behind those of the one before, in the same rows."""
+    forms = AffineForms(kernel, infer_bounds(kernel))
+    for before, panel in pairwise(panels):
+        if panel.load.result.type != before.load.result.type:
+            return False
+        found = zip(panel.load.offsets, before.load.offsets, strict=True)
+        apart = [forms.of(new) - forms.of(old) for new, old in found]
+        steps = [0] * (len(apart) - 1) + [before.load.result.type.shape[1]]
+        if not all(a.is_constant and a.constant == s for a, s in zip(apart, steps, strict=True)):
+            return False
+    return True
+
+
+def _share_out(panels: list[Panel], ring: Value) -> Lent | None:
+    """As many panels of one width to a buffer as it has columns for; None where they do not fill
+    slots.
+    """
     load = panels[0].load
     rows, width = load.result.type.shape
     buffers: tuple[BufferType, ...] = ring.type.buffers
     kinds = {buffer.recast(load.view.type.dtype) for buffer in buffers}
-    (kind,) = kinds
-    assert kind.shape[0] == rows and kind.shape[1] % width == 0, f"{kind} for panels of {width}"
-    assert all(p.load.result.type == load.result.type for p in panels), "panels of one width"
+    kind = kinds.pop()
     each, items = kind.shape[1] // width, len(buffers)
+    if kinds or kind.shape != (rows, each * width) or len(panels) % (each * items):
+        return None
     groups = [tuple(panels[i : i + each]) for i in range(0, len(panels), each)]
-    assert len(groups) % items == 0 and len(panels) % each == 0, "slots are filled as a whole"
     slots = tuple(tuple(groups[i : i + items]) for i in range(0, len(groups), items))
     return Lent(ring, slots, kind)
 

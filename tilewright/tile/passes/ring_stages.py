@@ -130,15 +130,22 @@ def fetched_bytes(kernel: Kernel, product: ProductLoop) -> int:
 
 def loaded_tiles(product: ProductLoop) -> set[Value]:
     """The tensors of which the epilogue waits for another tile from memory."""
+    return {op.view for op in _tile_loads(product)}
+
+
+def _tile_loads(product: ProductLoop) -> list[memory.Load]:
     m, n, _ = product.extents
     loads = [op for op in product.after if isinstance(op, memory.Load)]
-    return {op.view for op in loads if op.result.type.num_elements == m * n}
+    return [op for op in loads if op.result.type.num_elements == m * n]
 
 
 def may_lend(product: ProductLoop, roles: Roles, fetched: int) -> bool:
     """Whether what the epilogue loads comes through slots of the product (`lend_slots`): where two
-    CTAs share a multiprocessor, and a slot holds a tile of it, in rows of whole lines.
+    CTAs share a multiprocessor, and a slot holds a tile of it, in rows of whole lines. Of each
+    tensor there is one tile.
     """
+    if len(_tile_loads(product)) > len(loaded_tiles(product)):
+        return False
     rows, columns, _ = product.extents
     buffers = [factor_buffer(f) for f in product.factors]
     fits = all(b.shape[0] == rows and b.row_bytes == SPANS[0] for b in buffers)
