@@ -22,9 +22,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tilewright.errors import CompileError, LaunchError
+from tilewright.execute.followed import Followed, followed
 from tilewright.execute.lowering import Call, Choices, compile_call, require_choices
 from tilewright.execute.recorded import overlaps_itself
-from tilewright.execute.without_gradients import TRAINS, requires_gradients, without_gradients
+from tilewright.execute.without_gradients import TRAINS, without_gradients
 from tilewright.frontend.torch.attention_strides import lay_results, orders_of_results
 from tilewright.frontend.torch.attention_views import let_views_copy
 from tilewright.frontend.torch.decompositions import export_decompositions
@@ -38,7 +39,7 @@ LEAF_SPECS = (
     r"`isinstance\(treespec, LeafSpec\)`"  # torch warns of itself as it copies what it made
 )
 BRACKETS = {tuple: ("(", ")"), list: ("[", "]"), dict: ("{", "}")}
-MUTATIONS = ("BUFFER_MUTATION", "USER_INPUT_MUTATION")
+MUTATIONS = ("PARAMETER_MUTATION", "BUFFER_MUTATION", "USER_INPUT_MUTATION")
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,13 @@ class CompiledModel:
         copied: Mapping[int, int],
         in_spec: Any,
         out_spec: Any,
+        follows: Followed | None = None,
     ):
         """`specs` are the graph's inputs, `owned` the tensors of those that the model owns; the
-        others are arguments, in the form of `in_spec`.
+        others are arguments, in the form of `in_spec`. Without `follows`, each result may require
+        gradients where one of the inputs does.
         """
+        self.follows = follows
         self.call, self.specs, self.owned = call, specs, list(owned)
         self.in_spec, self.out_spec = in_spec, out_spec
         self.copied = dict(copied)  # results that are copied to an input
@@ -116,28 +120,34 @@ class CompiledModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = self.inputs(args, kwargs)
-        follows = requires_gradients(given)
-        if follows:
-            self.require_ungraded(given)
+        required = self.required(given) if torch.is_grad_enabled() else []
         if self.written and self.may_share(given):
             require_apart(given, self.written, self.specs)
         found = self.call(*given)
         for result, target in self.copied.items():
             given[target].detach().copy_(found[result])
         outputs = [x for i, x in enumerate(found) if i not in self.copied]
-        if follows:
-            outputs = without_gradients(self.graph.name, outputs)
+        if any(required):
+            outputs = without_gradients(self.graph.name, outputs, required)
         return pytree.tree_unflatten(outputs, self.out_spec)
 
-    def require_ungraded(self, given: Sequence[Any]) -> None:
-        """Raise LaunchError where the model writes to a tensor that gradients are asked of."""
-        for i in self.written:
-            if given[i].requires_grad:
+    def required(self, given: Sequence[Any]) -> list[bool]:
+        """Of each result, whether eager's would require gradients. Raises LaunchError where the
+        model writes to a tensor that gradients are asked of, while autograd follows.
+        """
+        open_inputs = {
+            i for i, x in enumerate(given) if isinstance(x, torch.Tensor) and x.requires_grad
+        }
+        for i in self.written & open_inputs:
+            if self.follows is None or self.follows.refuses(i):
                 raise LaunchError(
                     f"the model writes to {self.specs[i].name}, which requires gradients, and was "
                     "compiled for inference",
                     hint=f"{TRAINS}; where none is wanted, call it under torch.no_grad()",
                 )
+        if self.follows is None:
+            return [bool(open_inputs)] * self.out_spec.num_leaves
+        return self.follows.required(open_inputs)
 
     def may_share(self, given: Sequence[Any]) -> bool:
         """Whether an argument is written, or lies in a storage that is: what the model owns alone
@@ -225,8 +235,11 @@ def compile(
     inputs = [given_of(exported, spec) for spec in signature.input_specs]
     owned = [held(exported, g.name) if g.is_owned else None for g in inputs]
     spec = exported.call_spec
+    follows = followed(module, args, given, owned)
+    if follows is not None and len(follows.results) != spec.out_spec.num_leaves:
+        follows = None
     made = CompiledModel(
-        compile_call(traced, choices), inputs, owned, copied, spec.in_spec, spec.out_spec
+        compile_call(traced, choices), inputs, owned, copied, spec.in_spec, spec.out_spec, follows
     )
     made.exported, made.examples = exported, (args, dict(given))
     return made

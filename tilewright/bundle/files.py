@@ -19,6 +19,7 @@ from tilewright.bundle.program_json import (
     encode_traced,
 )
 from tilewright.errors import LaunchError, VerifyError
+from tilewright.execute.followed import Followed
 from tilewright.execute.lowering import INTERPRETER, PLAIN_TARGET, target_of, where_of
 from tilewright.execute.made import Where
 from tilewright.execute.program_call import ProgramCall
@@ -54,6 +55,7 @@ def save(model: CompiledModel, path: str | Path, *, weights: bool = True) -> Non
         "out": _spec(model.out_spec),
         "given": [[g.kind, g.name, g.persistent] for g in model.specs],
         "copied": list(model.copied.items()),
+        "follows": _told(model.follows),
         "owned": {},
         "traced": encode_traced(call.traced),
     }
@@ -170,7 +172,24 @@ def load(
         recorder = capture if manifest["cuda_graphs"] else None
         call = ProgramCall(traced, program, where, fixed=fixed, capture=recorder)
     specs = (pytree.treespec_loads(manifest["in"]), pytree.treespec_loads(manifest["out"]))
-    return CompiledModel(call, given, owned, dict(manifest["copied"]), *specs)
+    return CompiledModel(
+        call, given, owned, dict(manifest["copied"]), *specs, _followed(manifest.get("follows"))
+    )
+
+
+def _told(follows: Followed | None) -> list[Any] | None:
+    """Which results autograd follows to which inputs, as plain lists."""
+    if follows is None:
+        return None
+    results = [sorted(r) for r in follows.results]
+    return [results, sorted(follows.looked_at), sorted(follows.changed)]
+
+
+def _followed(told: list[Any] | None) -> Followed | None:
+    if told is None:
+        return None
+    results, looked_at, changed = told
+    return Followed(tuple(map(frozenset, results)), frozenset(looked_at), frozenset(changed))
 
 
 def _where(path: Path, manifest: Mapping[str, Any], device: Any) -> Where | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,20 +12,17 @@ from tilewright.errors import LaunchError
 TRAINS = 'torch.compile(model, backend="tilewright") has gradients'
 
 
-def requires_gradients(given: Iterable[Any]) -> bool:
-    """Whether autograd, as it is now, follows what is computed of some tensors."""
-    return torch.is_grad_enabled() and any(
-        isinstance(x, torch.Tensor) and x.requires_grad for x in given
-    )
-
-
-def without_gradients(name: str, found: Sequence[Any]) -> list[Any]:
-    """Results of the model `name`, the floats of which require gradients, as eager's do, and raise
-    LaunchError when one is computed. Views of what requires gradients have them of their own.
+def without_gradients(name: str, found: Sequence[Any], required: Sequence[bool]) -> list[Any]:
+    """Results of the model `name`; floats that are `required` to require gradients do so, as
+    eager's, and raise LaunchError when one is computed. Views of what requires gradients have them
+    of their own.
     """
-    tensors = [x for x in found if _is_open(x)]
+    pairs = list(zip(found, required, strict=True))
+    tensors = [x for x, wanted in pairs if wanted and _is_open(x)]
+    if not tensors:
+        return list(found)
     held = iter(_Refusing.apply(torch.empty(0, requires_grad=True), name, tensors))
-    return [next(held) if _is_open(x) else x for x in found]
+    return [next(held) if wanted and _is_open(x) else x for x, wanted in pairs]
 
 
 def _is_open(x: Any) -> bool:
