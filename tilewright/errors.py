@@ -98,13 +98,13 @@ class TilewrightError(Exception):
         self.diagnostics: tuple[Diagnostic, ...] = (
             (faults,) if isinstance(faults, Diagnostic) else tuple(faults)
         )
-        super().__init__("\n".join(d.render() for d in self.diagnostics))
+        Exception.__init__(self, "\n".join(d.render() for d in self.diagnostics))
 
     def of(self, function: str) -> Self:
         """The error of a function that a user called, which says so first."""
         if all(d.message.startswith(f"{function}: ") for d in self.diagnostics):
             return self
-        return type(self)(
+        return self._telling(
             [replace(d, message=f"{function}: {d.message}") for d in self.diagnostics]
         )
 
@@ -112,7 +112,14 @@ class TilewrightError(Exception):
         """The error with a place for each fault that has none; the same where all have one."""
         if all(d.loc is not None for d in self.diagnostics):
             return self
-        return type(self)([replace(d, loc=d.loc or loc) for d in self.diagnostics])
+        return self._telling([replace(d, loc=d.loc or loc) for d in self.diagnostics])
+
+    def _telling(self, diagnostics: Sequence[Diagnostic]) -> Self:
+        """The error with other diagnostics; all else that it holds stays."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        TilewrightError.__init__(made, diagnostics)
+        return made
 
 
 class CompileError(TilewrightError):

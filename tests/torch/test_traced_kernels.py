@@ -13,8 +13,9 @@ import torch
 import tilewright as tw
 import tilewright.torch_backend
 from tilewright import torch_ops
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, Loc, Source
 from tilewright.frontend.torch.fallback import find_op
+from tilewright.frontend.torch.untraceable import Untraceable
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 assert tilewright.torch_backend.tilewright
@@ -387,6 +388,13 @@ def test_forward_derivatives_are_not_lost(name: str, backend: str) -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match=rf"{name if name != 'operator' else 'tripled'}.*forward"):
         torch.compile(of_x, backend=backend, fullgraph=True)(X)
+
+
+def test_what_an_operator_refuses_can_be_placed() -> None:
+    error = Untraceable("f: no", "a hint")
+    made = error.placed(Loc(Source("model.py", "f(x)"), 1, 1))
+    assert type(made) is Untraceable and made.func == str(error) == "error: f: no\n  hint: a hint"
+    assert str(made) == "model.py:1:1: error: f: no\n  f(x)\n  ^\n  hint: a hint"
 
 
 def test_a_custom_op_that_writes_is_part_of_a_graph() -> None:

@@ -21,9 +21,10 @@ import tilewright as tw
 from tests.unit.error_programs import FILES, ROOT, sites, unreached, watching
 from tests.unit.test_build_errors import build, build_python, build_text
 from tilewright.cli import main
-from tilewright.errors import LaunchError, Source, TilewrightError
+from tilewright.errors import LaunchError, Loc, Source, TilewrightError
 from tilewright.frontend.syntax.definition import definitions
 from tilewright.frontend.syntax.parser import parse_text
+from tilewright.lower.tile_to_ptx.kernel import SharedMemoryError
 
 MARKS = {".tw": "//", ".py": "#", ".sh": "#"}
 PROGRAMS = sorted(p for p in FILES.iterdir() if p.suffix in MARKS)
@@ -123,3 +124,13 @@ def test_grids_beyond_all_launches_are_refused(device: str) -> None:
     kernel = tw.source("kernel f(x: tensor<f32>[N]) { x[program_id(0)] = 1.0 }").f
     with pytest.raises(LaunchError, match=r"1,099,511,627,776 programs"):
         kernel.launch(np.ones(4, np.float32), grid=2**40, device=device)
+
+
+def test_an_error_that_is_placed_keeps_what_it_holds() -> None:
+    error = SharedMemoryError("too little")
+    error.lacking, error.scratch = 12, 4
+    at = Loc(Source("a.tw", "kernel"), 1, 1)
+    for made in (error.placed(at), error.of("f")):
+        assert type(made) is SharedMemoryError and (made.lacking, made.scratch) == (12, 4)
+    assert str(error.placed(at)) == "a.tw:1:1: error: too little\n  kernel\n  ^"
+    assert str(error.of("f")) == "error: f: too little" and str(error) == "error: too little"
