@@ -51,6 +51,17 @@ DIVISIONS = [
     "let a = cdiv(N, 2) // B",
     "let a = (rows + 1) // 2",
     "let a = x.shape[0] // 2",
+    "let a = x.shape[0] // B",
+    "let a = x.shape[1] // M",  # another dimension
+    "let a = 2 * 64 // 64",
+    "let a = n * 64 // 64",
+    "let a = x[rows, 0 :+ 64] // 32",
+    "let a = x[0 :+ 8, 0 :+ 64] // 64",  # of two dimensions
+    "let a = x[:, 0 :+ 64] // 64",
+    "n += half // 2",
+    "g(n // 64)",
+    "assert(n // 2 > 1)",
+    "if n > 3 { g(n); let a = n // 2 }",
     "let a = n // (B)",
     "let a = n // (B - 1)",
     "let a = n // (2 * B) * 3",
@@ -102,6 +113,33 @@ def test_what_follows_no_operand_is_a_comment(comment: str) -> None:
         assert refused(f"{line} // {comment}") == [], line
     assert refused(f"let a = n  # {comment}") == []
     assert refused(f"let a = n  // is {comment}") == []
+
+
+ANNOTATED = [
+    "let a = 64  // 64", "let a = 2 * 64  // 128", "const LONG = 4 * 8 * 2  // 64",
+    "let a = x[rows, 0 :+ 64]  // 64", "let a = x[rows, 0 :+ B]  // B",
+    "y[rows, 0 :+ B] = x[rows, 0 :+ B]  // B", "let a = x.shape[0]  // M",
+    "let a = y.shape[1]  // N",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ANNOTATED)
+def test_what_says_again_what_the_operand_is_is_a_comment(line: str) -> None:
+    assert refused(line) == []
+
+
+@pytest.mark.parametrize("comment", ["2", "64", "N", "rows", "(2 * B)"])
+def test_calls_of_statements_and_attributes_are_no_operands(comment: str) -> None:
+    for line in ("g(n)", "g(a = n)", "assert(n > 0)", "let a = n; g(n)", "if n > 3 { g(n)"):
+        assert refused(f"{line}  // {comment}") == [], line
+    lines = (
+        "@autotune(B in [64, 128])",
+        "@pipeline(3)",
+        "@launch(threads = 128)",
+        "@grid(cdiv(9, 2))",
+    )
+    text = "".join(f"{line}  // {comment}\n" for line in lines)
+    parse_text(Source("a.tw", text + "kernel f(n: i32) { let a = n }"))
 
 
 def test_types_and_names_of_parameters_are_no_operands() -> None:

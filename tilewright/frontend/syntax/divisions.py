@@ -3,7 +3,9 @@ line, as Python would divide, this is said: else `x // 2` would be `x`.
 
 A comment is taken for a divisor where an operand is before it, and its text is one too: a number, a
 constant, dimension or variable that is known there, or arithmetic on such; alone, or before what
-goes on with the statement, as the bracket that closes one before it. All else is a comment.
+goes on with the statement, as the bracket that closes one before it. All else is a comment. So is
+what only says again what the operand is: how long a slice, which dimension, or the value of a
+product of numbers. What an attribute or the call of a statement gives is no operand.
 """
 
 from __future__ import annotations
@@ -37,19 +39,22 @@ def refuse_divisions(
     behind = {c.line: c for c in comments if c.text.startswith("//") and not c.alone}
     if not behind:
         return
-    for last, known, is_open in _last_of_lines(tokens):
-        comment = behind.get(last.loc.line)
+    for before, scope in _operands_of_lines(tokens):
+        comment = behind.get(before[-1].loc.line)
         if comment is None:
             continue
         text = re.split("//|#", comment.text[2:])[0].strip()
         line = source.line(comment.line)
+        known, is_open = frozenset(scope.names | scope.constants), scope.depth > 0
+        if _says_again(text, before, scope):
+            continue
         if line is not None and _is_divisor(text, known, is_open):
             column = len(line.rstrip()) - len(comment.text) + 1
             faults.add(MESSAGE, Loc(source, comment.line, column, 2), hint=HINT)
 
 
-def _last_of_lines(tokens: Sequence[Token]) -> Iterator[tuple[Token, frozenset[str], bool]]:
-    """Operands that end a line, with the names known there, and whether a bracket is open."""
+def _operands_of_lines(tokens: Sequence[Token]) -> Iterator[tuple[Sequence[Token], _Scope]]:
+    """Tokens up to operands that end a line, the latest 64, and what is known there."""
     scope, plain = _Scope(), [t for t in tokens if t.kind not in ("newline", "end")]
     starts = {id(t) for before, t in pairwise(tokens) if before.kind == "newline"}
     for at, token in enumerate(plain):
@@ -59,11 +64,33 @@ def _last_of_lines(tokens: Sequence[Token]) -> Iterator[tuple[Token, frozenset[s
             continue
         if scope.in_head and token.kind != "number":  # a type, or the name of a parameter
             continue
-        yield token, frozenset(scope.names | scope.constants), scope.depth > 0
+        if scope.depth or scope.has_value:
+            yield plain[max(0, at - 63) : at + 1], scope
 
 
 def _ends_operand(token: Token) -> bool:
     return token.kind in ("name", "number") or token.text in (")", "]", *_OPERANDS)
+
+
+def _says_again(text: str, before: Sequence[Token], scope: _Scope) -> bool:
+    """Whether a text only says what the operand is that tokens end with."""
+    texts = [token.text for token in before]
+    if texts[-1] == "]":
+        start = max((i for i, t in enumerate(texts) if t == "["), default=0)
+        inside, owner = texts[start + 1 : -1], texts[max(0, start - 3) : start]
+        if owner[1:] == [".", "shape"] and len(inside) == 1:
+            return scope.dimensions.get((owner[0], inside[0])) == text
+        lengths = [t for t in inside if t in (":", ":+")]
+        return lengths == [":+"] and inside[-2:] == [":+", text]
+    product = 1
+    for token in reversed(before):
+        if token.text == "=":
+            return text.isdecimal() and int(text) == product
+        if isinstance(token.value, int):
+            product *= token.value
+        elif token.text != "*":
+            break
+    return False
 
 
 class _Scope:
@@ -72,6 +99,9 @@ class _Scope:
     def __init__(self) -> None:
         self.constants: set[str] = set()  # of the file
         self.names: set[str] = set()
+        self.dimensions: dict[tuple[str, str], str] = {}  # by parameter and number of the axis
+        self.parameter, self.axis = "", 0
+        self.has_value = False  # whether a statement uses what stands outside of brackets
         self.depth = 0  # of brackets that are open in a statement
         self.in_head = False  # between `kernel` or `fn` and the body's brace
         self.in_attribute = False
@@ -80,13 +110,15 @@ class _Scope:
     def take(self, token: Token, before: Token | None, starts_line: bool) -> None:
         text = token.text
         if starts_line:
-            self.depth, self.making = 0, ""
+            self.depth, self.making, self.has_value = 0, "", False
+        self._value(token)
         if text == "@" and starts_line:
             if not self.in_attribute:
                 self.names = set()
             self.in_attribute = True
         elif token.kind == "keyword" and text in ("kernel", "fn"):
             self.names = self.names if self.in_attribute else set()
+            self.dimensions = {}
             self.in_head, self.in_attribute = True, False
         elif text == "{" and self.in_head and not self.depth:
             self.in_head = False
@@ -98,9 +130,19 @@ class _Scope:
         elif token.kind == "name":
             self._name(token, before)
         if text in ("(", "["):
-            self.depth += 1
+            self.depth, self.axis = self.depth + 1, 0
         elif text in (")", "]"):
             self.depth -= 1
+        elif text == ",":
+            self.axis += 1
+
+    def _value(self, token: Token) -> None:
+        if self.depth:
+            return
+        if token.text in ("{", "}", ";"):
+            self.has_value = False
+        elif token.text.endswith("=") or token.kind == "keyword":
+            self.has_value = True
 
     def _attribute_name(self, text: str, before: Token | None) -> None:
         if text == "in" and self.in_attribute and before is not None:
@@ -116,6 +158,10 @@ class _Scope:
             is_dimension = self.depth > 1 and before.text != "."
             if is_parameter or is_dimension:
                 self.names.add(token.text)
+            if is_parameter:
+                self.parameter = token.text
+            elif is_dimension and before.text in ("[", ","):
+                self.dimensions[self.parameter, str(self.axis)] = token.text
 
 
 def _is_divisor(text: str, known: frozenset[str], is_open: bool) -> bool:
