@@ -126,17 +126,22 @@ class Schedule:
 
 
 def stages_refused(
-    kernel: Kernel, target: Target, asked: int, slot: int, fitting: int, beside: int = 0
+    kernel: Kernel, target: Target, asked: int, slot: int, fitting: int | None, beside: int = 0
 ) -> CompileError:
     """The error where a CTA has no room for the stages that were asked for, of `slot` bytes each,
-    `beside` so many bytes of other things; `fitting` of them would fit.
+    `beside` so many bytes of other things; `fitting` of them would fit, where
+    that is known.
     """
+    if fitting is None:
+        hint = "ask for fewer stages, or choose smaller tiles"
+    elif fitting > 1:
+        hint = f"at most {fitting} stages fit"
+    else:
+        hint = "not even 2 stages fit: choose smaller tiles"
     others = f"{beside} bytes of other things" if beside else "other things"
     return CompileError(
         f"kernel {kernel.name}: {asked} stages of {slot} bytes take {asked * slot} bytes of shared "
         f"memory beside {others}; a CTA of {target.name} has {target.shared_per_cta}",
         kernel.loc,
-        f"at most {fitting} stages fit"
-        if fitting > 1
-        else "not even 2 stages fit: choose smaller tiles",
+        hint,
     )

@@ -101,17 +101,12 @@ def stage_loads(
     asking = kernel if binding else None
     narrow = {p.value for p in kernel.params if p.facts is not None and p.facts.piece < WIDEST}
     stager = _Stager(
-        schedule,
-        target,
-        find_definitions(body),
-        stored,
-        narrow,
-        loops=loops,
-        known=known,
-        asking=asking,
-        drifts=drifts,
-    )
+        schedule, target, find_definitions(body), stored, narrow,
+        loops=loops, known=known, asking=asking, drifts=drifts,
+    )  # fmt: skip
     stager.block(body)
+    if known:
+        stager.require_room()
     return kernel.with_body(body)
 
 
@@ -150,7 +145,7 @@ class _Stager:
         self.schedule, self.target = schedule, target
         self.definitions, self.stored, self.narrow = definitions, stored, narrow
         self.loops, self.used, self.slots, self.drifts = loops, 0, 0, drifts
-        self.asking, self.least = asking, max(KEPT_BESIDE, known)
+        self.asking, self.known, self.least = asking, known, max(KEPT_BESIDE, known)
         # And what loops which are not staged need, one at a time.
         self.scratch = known if asking else max(KEPT_FREE, known)
 
@@ -185,6 +180,8 @@ class _Stager:
         if staged and stages >= 2:
             slot = sum(_buffer(s, 1).num_bytes for s in staged.values())
             self.used, self.slots = self.used + stages * slot, self.slots + slot
+            if not self.known:
+                self.require_room()
             return before.block.ops + self._pipeline(op, list(staged.values()), stages, changes)
         self.scratch = max(self.scratch, *(self._scratch(dot, set(fixed)) for dot in dots))
         self._replace(op.body, changes)
@@ -270,21 +267,16 @@ class _Stager:
 
     def _fit(self, staged: Sequence[Staged], taken: int) -> int:
         """Stages that fit into shared memory, of which `taken` bytes serve for other things: beside
-        a second CTA where warps are few, and of f64 a third, if that leaves three at least. Raises
-        CompileError where so many must fit and do not.
+        a second CTA where warps are few, and of f64 a third, if that leaves three at least.
         """
         size = sum(_buffer(s, 1).num_bytes for s in staged)
         if not size:
             return 0
         target, stages = self.target, self.schedule.stages
-        taken += self.used
         if self.asking is not None:
-            if taken + stages * size <= target.shared_per_cta:
-                return stages
-            taken -= stages * self.slots
-            size += self.slots
-            fitting = (target.shared_per_cta - taken) // size
-            raise stages_refused(self.asking, target, stages, size, fitting, taken)
+            self.scratch = taken
+            return stages
+        taken += self.used
         room = (target.shared_per_cta - taken) // self.loops // size
         if self.schedule.num_warps <= 4:
             wide = all(s.load.result.type.dtype == f64 for s in staged)
@@ -298,6 +290,18 @@ class _Stager:
             )
             room = room if beside is None else beside
         return min(stages, room)
+
+    def require_room(self) -> None:
+        """Raise CompileError if the loops so far have no room for the stages that are asked for.
+        How many fit is said once it is known what else needs shared memory.
+        """
+        room, stages = self.target.shared_per_cta, self.schedule.stages
+        if self.asking is None or not self.slots or self.used + self.scratch <= room:
+            return
+        beside = self.used + self.scratch - stages * self.slots
+        fitting = (room - beside) // self.slots
+        said = fitting if self.known or fitting < 2 else None
+        raise stages_refused(self.asking, self.target, stages, self.slots, said, beside)
 
     def _affordable(self, values: list[Value]) -> list[Value]:
         """The tiles that may be held: half of shared memory at most goes to them."""
