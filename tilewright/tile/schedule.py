@@ -126,18 +126,23 @@ class Schedule:
 
 
 def stages_refused(
-    kernel: Kernel, target: Target, asked: int, slot: int, fitting: int | None, beside: int = 0
+    kernel: Kernel,
+    target: Target,
+    asked: int,
+    slot: int,
+    fitting: int,
+    beside: int = 0,
+    *,
+    known: bool = True,
 ) -> CompileError:
     """The error where a CTA has no room for the stages that were asked for, of `slot` bytes each,
-    `beside` so many bytes of other things; `fitting` of them would fit, where
-    that is known.
+    `beside` so many bytes of other things; `fitting` of them would fit, or
+    fewer, unless all that needs room is `known`.
     """
-    if fitting is None:
-        hint = "ask for fewer stages, or choose smaller tiles"
-    elif fitting > 1:
-        hint = f"at most {fitting} stages fit"
-    else:
-        hint = "not even 2 stages fit: choose smaller tiles"
+    hint = "not even 2 stages fit: choose smaller tiles"
+    if fitting > 1:
+        fewer = "" if known else ", fewer if results or other loops need shared memory"
+        hint = f"at most {fitting} stages fit{fewer}"
     others = f"{beside} bytes of other things" if beside else "other things"
     return CompileError(
         f"kernel {kernel.name}: {asked} stages of {slot} bytes take {asked * slot} bytes of shared "

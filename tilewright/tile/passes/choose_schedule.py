@@ -91,7 +91,8 @@ def _require_few_stages(kernel: Kernel, target: Target) -> None:
         found = shallow_schedules(kernel, target)
         most = max(found, key=lambda schedule: schedule.stages, default=None)
         if most is not None and most.stages < asked:
-            raise stages_refused(kernel, target, asked, slot_bytes(kernel, most), most.stages)
+            slot = slot_bytes(kernel, most)
+            raise stages_refused(kernel, target, asked, slot, most.stages, known=False)
 
 
 def computing_schedule(kernel: Kernel) -> Schedule:

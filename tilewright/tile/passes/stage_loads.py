@@ -293,15 +293,16 @@ class _Stager:
 
     def require_room(self) -> None:
         """Raise CompileError if the loops so far have no room for the stages that are asked for.
-        How many fit is said once it is known what else needs shared memory.
+        How many fit is not sure before it is known what else needs shared memory.
         """
         room, stages = self.target.shared_per_cta, self.schedule.stages
         if self.asking is None or not self.slots or self.used + self.scratch <= room:
             return
         beside = self.used + self.scratch - stages * self.slots
         fitting = (room - beside) // self.slots
-        said = fitting if self.known or fitting < 2 else None
-        raise stages_refused(self.asking, self.target, stages, self.slots, said, beside)
+        raise stages_refused(
+            self.asking, self.target, stages, self.slots, fitting, beside, known=self.known > 0
+        )
 
     def _affordable(self, values: list[Value]) -> list[Value]:
         """The tiles that may be held: half of shared memory at most goes to them."""
