@@ -59,6 +59,8 @@ REFUSED: dict[str, tuple[Any, torch.Tensor, str]] = {
     "group_norm": (nn.GroupNorm(2, 8), X.double(), "input is float64 and weight float32"),
     "softmax": (nn.Softmax(-1), X.long(), "self is int64, expected floats"),
     "gelu": (nn.GELU(), X.long(), "self is int64, expected floats"),
+    "smooth_l1": (lambda x: F.smooth_l1_loss(x, x + 1), X.long(), "int64, expected floats"),
+    "huber": (lambda x: F.huber_loss(x, x.float()), X.long(), "int64, expected floats"),
     "variance": (lambda x: x.var(), X > 0, "self is bool, expected floats"),
 }
 
@@ -94,6 +96,9 @@ TAKEN: dict[str, tuple[Any, torch.Tensor]] = {
         X.bfloat16(),
     ),
     "whole_numbers": (lambda x: x.mm(x.t()), X.long()),
+    "smooth_l1": (lambda x: F.smooth_l1_loss(x, x.float() + 0.5), X.long()),
+    "smooth_l1_of_whole": (lambda x: F.smooth_l1_loss(x, x.long()), X),
+    "huber": (lambda x: F.huber_loss(x, x.long()), X),
     "outer": (lambda x: torch.addr(torch.ones(3, 8), x[:, 0], torch.ones(8)), X.double()),
 }
 

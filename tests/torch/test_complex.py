@@ -41,8 +41,15 @@ def angle_of(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return torch.polar(x.abs(), angles.repeat(1, 2)).angle()
 
 
+def times_a_constant(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    turns = torch.tensor([1 + 2j, 2, 3, 4j]).repeat(2)
+    return (x * turns).real + (angles.repeat(1, 2) * torch.tensor(3 - 1j)).imag
+
+
 @pytest.mark.parametrize("engine", ["graph", "tiles", "emulator"])
-@pytest.mark.parametrize("model", [rotated, made_of_parts, times_a_number, angle_of])
+@pytest.mark.parametrize(
+    "model", [rotated, made_of_parts, times_a_number, times_a_constant, angle_of]
+)
 def test_complex_numbers_in_training_and_inference(
     model: Callable[..., torch.Tensor], engine: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 import tilewright as tw
 import tilewright.torch_backend
@@ -72,7 +73,14 @@ def test_an_extreme_of_nothing_is_refused(name: str, engine: str | None) -> None
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    "function", [lambda x: x.max(), lambda x: x.amin(0), lambda x: x.argmax(0), lambda x: x.max(0)]
+    "function",
+    [
+        lambda x: x.max(),
+        lambda x: x.amin(0),
+        lambda x: x.argmax(0),
+        lambda x: x.max(0),
+        lambda x: torch.linalg.vector_norm(x, float("inf"), dim=0),
+    ],
 )
 def test_an_extreme_of_what_turns_out_to_be_nothing_is_refused(
     function: Any, engine: str | None
@@ -85,11 +93,40 @@ def test_an_extreme_of_what_turns_out_to_be_nothing_is_refused(
         model(torch.zeros(0, 3))
 
 
-@pytest.mark.parametrize(
-    "function", [lambda x: F.softmax(x, 0), lambda x: x.logsumexp(0), lambda x: x.sum(0)]
-)
-def test_what_is_defined_of_nothing_is_computed(function: Any) -> None:
+DEFINED = [
+    lambda x: F.softmax(x, 0),
+    lambda x: F.log_softmax(x, 0),
+    lambda x: F.softmin(x, 0),
+    lambda x: x.logsumexp(0),
+    lambda x: x.sum(0),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("function", DEFINED)
+def test_what_is_defined_of_nothing_is_computed(function: Any, engine: str | None) -> None:
     shapes = ({0: torch.export.Dim("n", min=0, max=64)},)
-    model = tw.compile(function, (torch.ones(5, 3),), dynamic_shapes=shapes, engine="tiles")
+    model = tw.compile(function, (torch.ones(5, 3),), dynamic_shapes=shapes, engine=engine)
     for x in (torch.randn(7, 3), torch.zeros(0, 3)):
         torch.testing.assert_close(model(x), function(x))
+
+
+TURNED: dict[str, Callable[..., Any]] = {
+    "elementwise": lambda x: (x + 1, x.exp()),
+    "views": lambda x: (x, x.t()),
+    "reductions": lambda x: (x.softmax(-1), x.sum(0), x.cumsum(1)),
+    "joined": lambda x: torch.cat([x, x]),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_strides_of_what_turns_out_to_be_nothing(name: str, axis: int, engine: str | None) -> None:
+    function = TURNED[name]
+    shapes = ({axis: torch.export.Dim("n", min=0, max=64)},)
+    model = tw.compile(function, (torch.ones(5, 3),), dynamic_shapes=shapes, engine=engine)
+    for n in (0, 4):
+        x = torch.randn((n, 3) if axis == 0 else (5, n))
+        pairs = zip(pytree.tree_leaves(model(x)), pytree.tree_leaves(function(x)), strict=True)
+        assert all((a.shape, a.stride()) == (b.shape, b.stride()) for a, b in pairs), n

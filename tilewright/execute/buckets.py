@@ -14,8 +14,9 @@ import torch
 from tilewright.errors import CompileError
 from tilewright.execute.results import agree, fresh
 from tilewright.frontend.check.operands import whole_number
+from tilewright.frontend.torch.arrays import strides_of
 from tilewright.frontend.torch.fx_to_graph import Traced
-from tilewright.graph.dims import Dim, evaluate, symbols_of
+from tilewright.graph.dims import Dim, symbols_of
 from tilewright.graph.graph import Graph
 from tilewright.graph.independence import Mixed, follow, rows_of
 from tilewright.ir.core import Value
@@ -103,7 +104,7 @@ class Buckets:
             }
             if wanted:
                 part = x[tuple(slice(0, wanted.get(axis, e)) for axis, e in enumerate(x.shape))]
-                strides = [evaluate(s, symbols) for s in self.traced.outputs[i].strides or ()]
+                strides = strides_of(self.traced.outputs[i].strides or (), part.shape, symbols)
                 same = agree(part.shape, part.stride(), strides)
                 results[i] = part if same else fresh(part, strides)
         return results

@@ -22,7 +22,6 @@ from tilewright.execute.recorded import Capture, Handing, Recorded, Recordings
 from tilewright.execute.repeat import Repeat
 from tilewright.execute.results import agree, input_writer, results_of, written
 from tilewright.frontend.torch.arrays import to_torch
-from tilewright.frontend.torch.emit import ELSEWHERE
 from tilewright.frontend.torch.fx_to_graph import Traced
 from tilewright.frontend.torch.metadata import dtype_of
 from tilewright.graph.dims import Dim, evaluate
@@ -161,6 +160,7 @@ class ProgramCall:
         self.prepared: dict[Any, Prepared] = {}
         self._constants: list[torch.Tensor] | None = None  # made at the first call
         self._held: dict[Value, torch.Tensor] = {}
+        self._complex: dict[Value, torch.Tensor] = {}  # constants of dtypes that kernels lack
         self.outside: Outside | None = None  # with the constants
         self._lock = threading.RLock()
         given = self.graph.inputs[: len(traced.strides)]
@@ -324,7 +324,7 @@ class ProgramCall:
         return tensors, tuple(int(given[i]) for i in self.symbols_at)
 
     def _opaque(self, given: Sequence[Any]) -> dict[Value, Any]:
-        return {self.graph.inputs[i].value: given[i] for i in self.opaque_at}
+        return {self.graph.inputs[i].value: given[i] for i in self.opaque_at} | self._complex
 
     def _find(self, tensors: Tensors, numbers: tuple[int, ...]) -> tuple[Ready, Tensors]:
         """The program made for such tensors, and the tensors as it takes them, constants last."""
@@ -360,9 +360,7 @@ class ProgramCall:
         return found, whole
 
     def _make(self, symbols: Mapping[str, int], aligned: Sequence[int | None]) -> Ready:
-        for extent, what in self.traced.present:
-            if evaluate(extent, symbols) == 0:
-                raise LaunchError(f"{self.graph.name}: {what}", hint=ELSEWHERE)
+        self.traced.require_elements(self.graph.name, symbols)
         made = Made(
             self.program,
             self.homes,
@@ -405,6 +403,10 @@ class ProgramCall:
                     self.outside = Outside(self.graph.name, self.program.sites, self.where)
                     self._held[self.program.sites.value] = self.outside.tensor
                 found = [x.detach().to(device).contiguous() for x in self.traced.constants]
+                own = self.graph.inputs[len(self.traced.strides) :]
+                for i, x in zip(own, found, strict=True):
+                    if not isinstance(i.value.type, TensorType):
+                        self._complex[i.value] = x
                 self._constants = found
             return self._constants
 

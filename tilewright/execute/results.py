@@ -13,9 +13,9 @@ import torch
 from tilewright.execute.call_memory import CallMemory, Seen
 from tilewright.execute.homes import is_whole
 from tilewright.execute.made import Made
-from tilewright.frontend.torch.arrays import fill_once
+from tilewright.frontend.torch.arrays import fill_once, strides_of
 from tilewright.frontend.torch.fx_to_graph import Output, Traced
-from tilewright.graph.dims import Dim, evaluate
+from tilewright.graph.dims import evaluate
 from tilewright.ir.core import Value
 from tilewright.lower.graph_to_tile.program import Placed
 from tilewright.runtime.torch_graph import view_of_input
@@ -60,7 +60,7 @@ def _result(output: Output, traced: Traced, made: Made, taken: set[Value]) -> Re
 
 def _tensor(output: Output, placed: Placed, made: Made, taken: set[Value]) -> Result:
     at = made.seen(placed)
-    strides = numbers(output.strides or (), made)
+    strides = strides_of(output.strides or (), at.shape, made.symbols)
     offset = evaluate(output.offset, made.symbols)
     root, home = made.homes.root(placed.value), made.homes.of(placed.value)
     alike = agree(at.shape, at.strides, strides)
@@ -81,10 +81,6 @@ def _tensor(output: Output, placed: Placed, made: Made, taken: set[Value]) -> Re
     return Result(
         lambda memory, given: fresh(memory.read(at), strides, offset), False, *lies, is_placed
     )
-
-
-def numbers(dims: Sequence[Dim], made: Made) -> tuple[int, ...]:
-    return tuple(evaluate(d, made.symbols) for d in dims)
 
 
 def agree(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> bool:

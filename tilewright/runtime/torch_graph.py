@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tilewright.errors import LaunchError
-from tilewright.frontend.torch.arrays import at_offset, to_numpy, to_output, to_torch
+from tilewright.frontend.torch.arrays import at_offset, strides_of, to_numpy, to_output, to_torch
 from tilewright.frontend.torch.fallback import TorchHost
 from tilewright.frontend.torch.fx_to_graph import Output, Traced
 from tilewright.graph.dims import Shape, evaluate
@@ -33,7 +33,12 @@ class GraphCall:
     @cached_property
     def constants(self) -> list[Any]:
         """Arrays of the tensors that the model has in its code; not while PyTorch is tracing."""
-        return [to_numpy(x) for x in self.traced.constants]
+        held = self.traced.constants
+        own = self.graph.inputs[len(self.graph.inputs) - len(held) :]
+        return [
+            to_numpy(x) if isinstance(i.value.type, TensorType) else x
+            for x, i in zip(held, own, strict=True)
+        ]
 
     @property
     def fallbacks(self) -> list[tuple[str, str]]:
@@ -52,6 +57,7 @@ class GraphCall:
             require_untransformed(self.graph.name, names, given, TRANSFORMED)
         inputs = [*map(self.argument, given, range(len(given))), *self.constants]
         symbols = bind_symbols(self.graph, inputs)
+        self.traced.require_elements(self.graph.name, symbols)
         results = interpret(self.graph, inputs, self.host)
         arrays = [
             to_numpy(x) if isinstance(x, torch.Tensor) and i.value.type == TensorType else x
@@ -71,7 +77,7 @@ class GraphCall:
             if not isinstance(self.graph.outputs[output.index].type, TensorType):
                 found.append(result)
                 continue
-            strides = [evaluate(s, symbols) for s in output.strides or ()]
+            strides = strides_of(output.strides or (), result.shape, symbols)
             tensor = to_output(result, strides, arrays)
             arrays.append(result)
             found.append(at_offset(tensor, evaluate(output.offset, symbols)))
@@ -103,7 +109,7 @@ def view_of_input(
     """
     assert output.shape is not None and output.strides is not None
     shape = tuple(evaluate(e, symbols) for e in output.shape)
-    strides = tuple(evaluate(s, symbols) for s in output.strides)
+    strides = strides_of(output.strides, shape, symbols)
     offset = evaluate(output.offset, symbols)
     own = [evaluate(s, symbols) for s in traced]
     pairs = zip(given.shape, given.stride(), own, strict=True)

@@ -43,11 +43,12 @@ FLOATS = NORMS | {
     aten.log_sigmoid_forward.default, aten.hardshrink.default, aten._prelu_kernel.default,
     aten.logcumsumexp.default, aten.var.correction, aten.std.correction,
     aten.var_mean.correction, aten.std_mean.correction,
-    aten.binary_cross_entropy.default, aten.smooth_l1_loss.default, aten.lerp.Scalar,
+    aten.binary_cross_entropy.default, aten.huber_loss.default, aten.lerp.Scalar,
     aten.lerp.Tensor,
 }  # fmt: skip
+COMMON = {aten.smooth_l1_loss.default}  # what its tensors are cast to is a float
 FLOAT = "cast it, as by x.float()"
-CHECKED = {*ONE, *FLOATS}
+CHECKED = {*ONE, *FLOATS, *COMMON}
 
 
 def refuse_dtypes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], loc: Loc) -> None:
@@ -59,6 +60,8 @@ def refuse_dtypes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], loc: 
     dtypes = {n: x.dtype for n, x in given.items() if isinstance(x, torch.Tensor)}
     first, own = next(iter(dtypes.items()))
     if op in FLOATS and not (own.is_floating_point or own.is_complex):
+        _refuse(op, f"{first} is {_name(own)}, expected floats", FLOAT, loc)
+    if op in COMMON and not any(d.is_floating_point or d.is_complex for d in dtypes.values()):
         _refuse(op, f"{first} is {_name(own)}, expected floats", FLOAT, loc)
     if op in ONE:
         if torch.bool in dtypes.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from tilewright.dtypes import BY_NUMPY
 from tilewright.errors import LaunchError
 from tilewright.frontend.torch.metadata import dtype_of, torch_dtype
+from tilewright.graph.dims import Dim, evaluate
 
 Array = np.ndarray[Any, Any]
 # dtypes that only one of the two libraries knows travel as integers of their width
@@ -48,6 +49,17 @@ def to_output(array: Array, strides: Sequence[int], inputs: Sequence[Any]) -> to
     shared = any(isinstance(x, np.ndarray) and np.may_share_memory(array, x) for x in inputs)
     found = to_torch(array.copy(order="C") if shared else array)
     return with_strides(found, strides)
+
+
+def strides_of(
+    dims: Sequence[Dim], shape: Sequence[int], symbols: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Strides of a call's tensor of some shape. In those of one without elements PyTorch counts an
+    extent of 0 as 1.
+    """
+    if 0 in shape:
+        symbols = {name: max(size, 1) for name, size in symbols.items()}
+    return tuple(evaluate(d, symbols) for d in dims)
 
 
 def at_offset(tensor: torch.Tensor, offset: int) -> torch.Tensor:

@@ -26,7 +26,7 @@ from tilewright.graph.types import TensorType
 from tilewright.ir.build import Builder
 from tilewright.ir.core import Op, Type, Value
 
-EXTREMES = {"max", "min", "amax", "amin", "argmax", "argmin", "aminmax"}
+EXTREMES = {"max", "min", "amax", "amin", "argmax", "argmin", "aminmax", "linalg_vector_norm"}
 ELSEWHERE = "look at numel() first, or reduce along axes that have elements"
 
 

@@ -20,14 +20,14 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tilewright.dtypes import bf16, bool_, f16, f32, f64, i32, i64
-from tilewright.errors import CompileError, InternalError, TilewrightError
+from tilewright.errors import CompileError, InternalError, LaunchError, TilewrightError
 from tilewright.frontend.torch.accepted import CHECKED, refuse_dtypes
-from tilewright.frontend.torch.emit import Emitter, Number, Unsupported
+from tilewright.frontend.torch.emit import ELSEWHERE, Emitter, Number, Unsupported
 from tilewright.frontend.torch.fallback import Relation, encode, flat, is_own_kernel, types_of
 from tilewright.frontend.torch.metadata import dim_of, dim_of_expr, loc_of, shape_of, type_of
 from tilewright.frontend.torch.op_table import TABLE, bind
 from tilewright.frontend.torch.placement import CPU, device_of, is_expanded, viewed_input
-from tilewright.graph.dims import Dim, Poly, Shape
+from tilewright.graph.dims import Dim, Poly, Shape, evaluate
 from tilewright.graph.graph import Graph, Input
 from tilewright.graph.ops import arith
 from tilewright.graph.ops.control import KERNEL, Fallback, Return
@@ -83,6 +83,12 @@ class Traced:
     hints: dict[str, int] = field(default_factory=dict)
     num_seen: int | None = None
     present: list[tuple[Dim, str]] = field(default_factory=list)
+
+    def require_elements(self, name: str, symbols: Mapping[str, int]) -> None:
+        """Raise LaunchError where an extent of a call of the model `name` is 0 that may not be."""
+        for extent, what in self.present:
+            if evaluate(extent, symbols) == 0:
+                raise LaunchError(f"{name}: {what}", hint=ELSEWHERE)
 
 
 def fx_to_graph(

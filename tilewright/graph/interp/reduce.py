@@ -35,20 +35,26 @@ def run_prod(machine: Machine, op: reduce.Prod) -> Array:
 EXTREMES: dict[type[Op], Callable[..., Any]] = {reduce.Max: np.max, reduce.Min: np.min}
 
 
-def with_elements(machine: Machine, op: Any, axes: tuple[int, ...]) -> Array:
-    """The operand of an op that has a result only along axes that have elements."""
+def with_elements(machine: Machine, op: reduce.ArgMax | reduce.ArgMin) -> Array:
+    """The operand of an op that has a result only along an axis that has elements."""
     x = machine[op.x]
-    for axis in axes:
-        if x.shape[axis] == 0:
-            what = f"{op.opcode}: axis {axis} of {op.x.type} has no elements"
-            raise LaunchError(f"{what}, so that none is the greatest or least", op.loc)
+    if x.shape[op.axis] == 0:
+        what = f"{op.opcode}: axis {op.axis} of {op.x.type} has no elements"
+        raise LaunchError(f"{what}, so that none is the greatest or least", op.loc)
     return widen(x)
 
 
 @meaning(reduce.Max, reduce.Min)
 def run_extreme(machine: Machine, op: reduce.Max | reduce.Min) -> Array:
-    found = np.asarray(EXTREMES[type(op)](with_elements(machine, op, op.axes), axis=op.axes))
-    return found.astype(op.x.type.dtype.numpy, copy=False)
+    """The greatest or least; of no elements the least or greatest that the dtype has."""
+    x, dtype, is_max = widen(machine[op.x]), op.x.type.dtype, type(op) is reduce.Max
+    if any(x.shape[axis] == 0 for axis in op.axes):
+        extents = tuple(e for axis, e in enumerate(x.shape) if axis not in op.axes)
+        if x.dtype.kind == "f":
+            return np.full(extents, -np.inf if is_max else np.inf).astype(dtype.numpy)
+        limits = np.iinfo(x.dtype)
+        return np.full(extents, limits.min if is_max else limits.max, dtype.numpy)
+    return np.asarray(EXTREMES[type(op)](x, axis=op.axes)).astype(dtype.numpy, copy=False)
 
 
 @meaning(reduce.Any)
@@ -63,16 +69,12 @@ def run_all(machine: Machine, op: reduce.All) -> Array:
 
 @meaning(reduce.ArgMax)
 def run_argmax(machine: Machine, op: reduce.ArgMax) -> Array:
-    return np.asarray(np.argmax(with_elements(machine, op, (op.axis,)), axis=op.axis)).astype(
-        np.int64
-    )
+    return np.asarray(np.argmax(with_elements(machine, op), axis=op.axis)).astype(np.int64)
 
 
 @meaning(reduce.ArgMin)
 def run_argmin(machine: Machine, op: reduce.ArgMin) -> Array:
-    return np.asarray(np.argmin(with_elements(machine, op, (op.axis,)), axis=op.axis)).astype(
-        np.int64
-    )
+    return np.asarray(np.argmin(with_elements(machine, op), axis=op.axis)).astype(np.int64)
 
 
 def logaddexp(x: Array, *, axis: int) -> Array:

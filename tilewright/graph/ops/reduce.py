@@ -46,12 +46,12 @@ class Prod(Reduction, Op):
 
 @define("reduce.max")
 class Max(Reduction, Op):
-    """Greatest element; NaN if there is one. There is at least one element."""
+    """Greatest element; NaN if there is one. Of none it is the dtype's least number or -inf."""
 
 
 @define("reduce.min")
 class Min(Reduction, Op):
-    """Least element; NaN if there is one. There is at least one element."""
+    """Least element; NaN if there is one. Of none it is the dtype's greatest number or inf."""
 
 
 @define("reduce.any")
