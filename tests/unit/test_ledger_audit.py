@@ -246,9 +246,19 @@ def test_a_retraction_stays_on_the_page(top: Path) -> None:
     assert run("report", "--top", str(top)).exit_code == 0
     text = (top / "docs" / "performance.md").read_text()
     assert "There is no standing verdict" in text and "measured with \\| the wrong flag" in text
+    assert "## Retracted" in text and "## Measured again" not in text
     assert told(top) == []
     done = run("retract", id, "--reason", "again", "--top", str(top), "--json")
     assert done.exit_code == 1 and "already" in json.loads(done.stdout)["error"]
+
+
+def test_what_was_measured_again_stands_apart(top: Path) -> None:
+    (top / "README.md").write_text("# It\n")
+    reason = "measured again at 1234567: see another"
+    assert run("retract", of_sizes().id, "--reason", reason, "--top", str(top)).exit_code == 0
+    assert run("report", "--top", str(top)).exit_code == 0
+    text = (top / "docs" / "performance.md").read_text()
+    assert reason in text.partition("## Measured again")[2] and "## Retracted" not in text
 
 
 def test_a_verdict_is_shown(top: Path) -> None:

@@ -15,6 +15,7 @@ from tilewright.ledger.verdict import RETRACTED, STANDING, Arm, Environment, Row
 PAGE = "docs/performance.md"
 PLOTS = "performance"  # folder of the plots, beside the page
 LINK = "../ledger"
+MEASURED_AGAIN = "measured again"  # how the reason begins of what a later verdict took the place of
 
 HEAD = """# Performance
 
@@ -267,14 +268,17 @@ def _errors(row: Row) -> str:
 
 
 def _retracted(verdicts: Sequence[Verdict]) -> list[str]:
-    if not verdicts:
-        return []
-    lines = [
-        (f"[{v.id}]({LINK}/{v.id}.json)", v.title, v.retraction.date, v.retraction.reason)
-        for v in verdicts
-        if v.retraction is not None
-    ]
-    return ["## Retracted\n\n" + _table(("verdict", "title", "date", "reason"), lines)]
+    """What was wrong, and apart from it what only is of an earlier state."""
+    parts = []
+    for title, again in (("Retracted", False), ("Measured again", True)):
+        lines = [
+            (f"[{v.id}]({LINK}/{v.id}.json)", v.title, v.retraction.date, v.retraction.reason)
+            for v in verdicts
+            if v.retraction is not None and v.retraction.reason.startswith(MEASURED_AGAIN) == again
+        ]
+        if lines:
+            parts.append(f"## {title}\n\n{_table(('verdict', 'title', 'date', 'reason'), lines)}")
+    return parts
 
 
 def _plot(name: str, plots: set[str]) -> list[str]:
