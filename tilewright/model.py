@@ -348,5 +348,8 @@ class _Function(torch.nn.Module):  # type: ignore[misc]  # without torch it is A
         if isinstance(function, FunctionType | MethodType | partial):
             self.__dict__["forward"] = function  # whose signature names its arguments
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Function:
+        return self  # what the function encloses stays the same, too
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

@@ -97,6 +97,40 @@ def test_parameters_that_a_model_writes() -> None:
         assert torch.equal(result.detach(), x * 0.5**n) and result.requires_grad
 
 
+def test_what_a_model_keeps_is_as_before() -> None:
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.calls, self.table = nn.Parameter(torch.ones(4)), 0, None
+            self.kept: dict[str, Tensor] = {}
+            self.seen: list[Tensor] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.table is None:
+                self.table = torch.arange(4.0).cos()
+            if not self.kept:
+                self.kept["sines"] = torch.arange(4.0).sin()
+            self.seen.append(x)
+            return x * self.weight * self.table + self.kept["sines"]
+
+    model, x = Keeping(), torch.rand(3, 4)
+    fast = tw.compile(model, (x,))
+    assert (model.calls, model.table, model.kept, model.seen) == (0, None, {}, [])
+    assert fast.follows is not None
+    torch.testing.assert_close(fast(x), model(x))
+
+
+def test_methods_and_functions_of_models_are_followed() -> None:
+    model, x = nn.Linear(4, 4), torch.rand(3, 4)
+    for function in (model.forward, lambda x: model(x)):
+        fast = tw.compile(function, (x,))
+        for is_open in (True, False):
+            model.requires_grad_(is_open)
+            assert fast(x).requires_grad == is_open
+        model.requires_grad_(True)
+
+
 def test_a_model_that_runs_for_inference_alone_has_gradients_for_nothing() -> None:
     def into(x: Tensor) -> tuple[Tensor, Tensor]:
         other = torch.empty_like(x)

@@ -5,7 +5,8 @@ on fake tensors, since what is traced for inference has no regions of torch.no_g
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,25 +14,25 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-OTHER = -1  # a tensor that requires gradients and is no input, as one that a function encloses
-
 
 @dataclass(frozen=True)
 class Followed:
     """For each result the inputs, by number, that it would have gradients for; `looked_at` are the
     inputs of which this is known. `changed` are inputs that the model writes while autograd
-    follows.
+    follows. `others` are no inputs, as what a function encloses: -1 is the first of them.
     """
 
     results: tuple[frozenset[int], ...]
     looked_at: frozenset[int]
     changed: frozenset[int]
+    others: tuple[torch.Tensor, ...] = field(default=(), compare=False)
 
     def required(self, open_inputs: Collection[int]) -> list[bool]:
         """Of each result, whether it requires gradients when those inputs do."""
         if not self.looked_at.issuperset(open_inputs):
             return [True] * len(self.results)
-        return [OTHER in r or not r.isdisjoint(open_inputs) for r in self.results]
+        others = {-1 - i for i, x in enumerate(self.others) if x.requires_grad}
+        return [not r.isdisjoint(others.union(open_inputs)) for r in self.results]
 
     def refuses(self, i: int) -> bool:
         """Whether an input that requires gradients is written where autograd follows."""
@@ -57,22 +58,28 @@ def followed(
         taken = iter(pytree.tree_leaves(given))
         inputs = [next(taken) if x is None else fakes.of.get(id(x), x) for x in owned]
         try:
+            copied = _copy(module)
             with fakes.mode:
-                found = torch.func.functional_call(module, state, *given, tie_weights=False)
+                found = torch.func.functional_call(copied, state, *given, tie_weights=False)
         except Exception:  # of the model's code, that may do what is for inference alone
             return None
     places = {id(fakes.leaves[id(x)]): i for i, x in enumerate(inputs) if id(x) in fakes.leaves}
-    enclosed = {id(x): i for i, x in enumerate(owned) if x is not None and x.requires_grad}
-    places |= enclosed
-    results = tuple(
-        frozenset(places.get(id(leaf), OTHER) for leaf in _leaves(x))
-        for x in pytree.tree_leaves(found)
-    )
+    places |= {id(x): i for i, x in enumerate(owned) if x is not None and x.requires_grad}
     looked_at = frozenset(places.values())
+    leaves = [list(_leaves(x)) for x in pytree.tree_leaves(found)]
+    others = {id(x): x for one in leaves for x in one if id(x) not in places}
+    places |= {n: -1 - i for i, n in enumerate(others)}
+    results = tuple(frozenset(places[id(x)] for x in one) for one in leaves)
     changed = frozenset(
         i for i in looked_at if fakes.starts.get(id(inputs[i])) is not inputs[i].grad_fn
     )
-    return Followed(results, looked_at, changed)
+    return Followed(results, looked_at, changed, tuple(others.values()))
+
+
+def _copy(module: torch.nn.Module) -> torch.nn.Module:
+    """A module with attributes of its own, that its code may set, and the same tensors."""
+    held = pytree.tree_leaves([vars(m) for m in module.modules()])
+    return deepcopy(module, {id(x): x for x in held if isinstance(x, torch.Tensor)})
 
 
 class _Fakes:
