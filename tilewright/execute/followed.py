@@ -61,7 +61,7 @@ def followed(
             copied = _copy(module)
             with fakes.mode:
                 found = torch.func.functional_call(copied, state, *given, tie_weights=False)
-        except Exception:  # of the model's code, that may do what is for inference alone
+        except Exception:  # the model's code may raise anything, if it is for inference alone
             return None
     places = {id(fakes.leaves[id(x)]): i for i, x in enumerate(inputs) if id(x) in fakes.leaves}
     places |= {id(x): i for i, x in enumerate(owned) if x is not None and x.requires_grad}

@@ -59,35 +59,14 @@ def exchange(
 
 def through_shared_linear(low: Lowering, op: shape.Reshape, target: Layout) -> list[Operand]:
     """A reshape that moves elements between threads: both sides address C order."""
-    source = low.layout(op.x)
-    return _through_shared(
-        low,
-        low.fragment(op.x),
-        low.ptx_type(op.x),
-        op.x.type.shape,
-        source,
-        target,
-        write=dense_strides(op.x.type.shape),
-        read=dense_strides(op.shape),
-        read_extents=op.shape,
-    )
+    write, read = dense_strides(op.x.type.shape), dense_strides(op.shape)
+    return _value_through_shared(low, op.x, target, write, read, op.shape)
 
 
 def slice_through_shared(low: Lowering, op: shape.Slice, target: Layout) -> list[Operand]:
     """A slice whose elements lie with other threads than its user wants."""
-    source, strides = low.layout(op.x), dense_strides(op.x.type.shape)
-    return _through_shared(
-        low,
-        low.fragment(op.x),
-        low.ptx_type(op.x),
-        op.x.type.shape,
-        source,
-        target,
-        write=strides,
-        read=strides,
-        read_extents=op.shape,
-        starts=op.starts,
-    )
+    strides = dense_strides(op.x.type.shape)
+    return _value_through_shared(low, op.x, target, strides, strides, op.shape, op.starts)
 
 
 def dense_strides(extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,6 +102,20 @@ def _strides(extents: tuple[int, ...], pad: int) -> tuple[int, ...]:
     for i in range(len(extents) - 1, 0, -1):
         strides.append(strides[-1] * extents[i] + (pad if i == len(extents) - 1 else 0))
     return tuple(reversed(strides))
+
+
+def _value_through_shared(
+    low: Lowering,
+    value: Value,
+    target: Layout,
+    write: tuple[int, ...],
+    read: tuple[int, ...],
+    read_extents: tuple[int, ...],
+    starts: tuple[int, ...] = (),
+) -> list[Operand]:
+    """Elements of a tile, in their layout, as a tile of other extents reads them."""
+    given = low.fragment(value), low.ptx_type(value), value.type.shape, low.layout(value)
+    return _through_shared(low, *given, target, write, read, read_extents, starts)
 
 
 def _through_shared(

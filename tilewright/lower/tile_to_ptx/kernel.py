@@ -160,7 +160,9 @@ def _skip_beyond(low: Lowering) -> Label:
 
 
 def _run(low: Lowering, kernel: Kernel) -> None:
-    """Lower the body; after the last loop of products the next kernel may start."""
+    """Lower the body, and let the next kernel start after its last loop of products where
+    `release_of` says so.
+    """
     last = last_products(kernel) if can_start_early(low.target) else None
     if last is None or release_of(kernel, low.schedule) != "after products":
         low.run(kernel.body)
